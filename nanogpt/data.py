@@ -50,6 +50,12 @@ class TokenData:
             raise InputError(
                 f"the description of the data in {self.folder} lacks {', '.join(missing)}"
             )
+        for key in ("vocab_size", "train_tokens", "val_tokens"):
+            if type(meta[key]) is not int or meta[key] < 1:
+                raise InputError(
+                    f"the description of the data in {self.folder} has {key} = {meta[key]!r}; "
+                    "it must be a whole number, at least 1"
+                )
         if meta["dtype"] not in DTYPES:
             raise InputError(
                 f"the data in {self.folder} has dtype {meta['dtype']!r}; "
@@ -89,8 +95,6 @@ class TokenData:
                 f"{self.meta['dtype']} ({expected * dtype.itemsize} bytes): it is cut or not the "
                 "file described"
             )
-        if expected == 0:
-            raise InputError(f"{path} holds no tokens")
         tokens = np.memmap(path, dtype=dtype, mode="r")
         return self._within_vocabulary(tokens, split) if expected <= SCAN_LIMIT else tokens
 

@@ -1,0 +1,198 @@
+"""Where and how a run computes: device, ranks, precision, determinism, seeds."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from nanogpt.errors import InputError, OutOfMemory
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = ("fp32", "amp_bf16", "bf16")
+
+
+def seeded(*key: int) -> None:
+    """Seed torch's default generators, on the CPU and all devices, from whole numbers.
+
+    Called before a model is built, ``seeded(seed)`` makes its initial weights depend on the seed
+    alone. The numbers are mixed, not added: (seed 1, rank 0) and (seed 0, rank 1) are unrelated.
+    """
+    mixed = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
+    torch.manual_seed(int(mixed) & (2**63 - 1))
+
+
+def decay_groups(
+    model: nn.Module, weight_decay: float, on: str = "matrices"
+) -> list[dict[str, Any]]:
+    """Split a model's trainable parameters into groups with and without weight decay.
+
+    The order is the model's own, and names travel with the parameters, so that optimizer state is
+    tied to names. A tied parameter appears once, a frozen one not at all.
+
+    Args:
+        model: The model, after it was placed.
+        weight_decay: The decay of the decayed group.
+        on: ``matrices`` decays tensors of two and more dimensions, ``all`` everything.
+    """
+    if on not in ("matrices", "all"):
+        raise InputError(f"weight_decay_on is {on!r}; allowed are 'matrices' and 'all'")
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    matrices = [(name, p) for name, p in named if p.dim() >= 2]
+    others = [(name, p) for name, p in named if p.dim() < 2]
+    groups = [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": weight_decay if on == "all" else 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+class Runtime:
+    """The device, the ranks and the numeric settings of a run, as a context manager.
+
+    Under ``torchrun`` entering it joins the process group (NCCL on CUDA, gloo elsewhere). Global
+    settings of torch are restored on leaving.
+
+    Args:
+        device: ``auto`` takes CUDA, else MPS, else the CPU.
+        precision: ``fp32``; ``amp_bf16``, fp32 parameters under bf16 autocast; ``bf16``, all
+            parameters bf16.
+        deterministic: Ask torch for deterministic kernels, so that a resumed run on a GPU can be
+            bit-equal too. Slower there; the CPU needs nothing.
+        compile: Compile the model's training graph.
+
+    Attributes:
+        device: The ``torch.device`` of this rank.
+        rank: This process, 0 to ``world - 1``.
+        world: Number of processes.
+    """
+
+    def __init__(
+        self,
+        device: str = "auto",
+        precision: str = "fp32",
+        deterministic: bool = False,
+        compile: bool = False,
+    ):
+        if device not in DEVICES:
+            raise InputError(f"device is {device!r}; allowed are {', '.join(DEVICES)}")
+        if precision not in PRECISIONS:
+            raise InputError(f"precision is {precision!r}; allowed are {', '.join(PRECISIONS)}")
+        self.rank = int(os.environ.get("RANK", 0))
+        self.world = int(os.environ.get("WORLD_SIZE", 1))
+        self.device = _resolve(device)
+        self.precision = precision
+        self.deterministic = deterministic
+        self.compile = compile
+        self._joined = False
+        self._restore: tuple[bool, str] | None = None
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank writes the run's files."""
+        return self.rank == 0
+
+    def __enter__(self) -> "Runtime":
+        self._restore = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_float32_matmul_precision(),
+        )
+        if self.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
+        # TF32 only where products are bf16 anyway; fp32 means fp32.
+        torch.set_float32_matmul_precision("highest" if self.precision == "fp32" else "high")
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.world > 1 and not dist.is_initialized():
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            self._joined = True
+        return self
+
+    def __exit__(self, *exception) -> None:
+        if self._joined:
+            dist.destroy_process_group()
+            self._joined = False
+        deterministic, matmul = self._restore
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_float32_matmul_precision(matmul)
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """Move a model to the device and give its parameters their dtype; returns it."""
+        with self.memory_errors():
+            return model.to(self.device, torch.bfloat16 if self.precision == "bf16" else None)
+
+    def trainable(self, model: nn.Module) -> nn.Module:
+        """Wrap a placed model for training: over the ranks, and compiled if asked for.
+
+        The wrapper shares the model's parameters; checkpoints and evaluation use the bare model.
+        """
+        if self.world > 1:
+            ids = [self.device.index] if self.device.type == "cuda" else None
+            model = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+        return torch.compile(model) if self.compile else model
+
+    def autocast(self) -> AbstractContextManager:
+        """Return the precision context for forward passes, in training and evaluation alike."""
+        if self.precision == "amp_bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum a tensor over all ranks, in place."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+    def from_main(self, value: Any) -> Any:
+        """Return rank 0's ``value`` (a plain object) on every rank."""
+        if self.world == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+    def to_device(self, array: np.ndarray) -> Tensor:
+        """Copy an array to the device; to a CUDA device without waiting, from pinned memory."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the most device memory that tensors took so far; None where not on CUDA."""
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
+
+    @contextmanager
+    def memory_errors(self, micro_batch: int | None = None) -> Iterator[None]:
+        """Turn the device's out-of-memory error into one sentence."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            at = "placing the model" if micro_batch is None else f"micro_batch {micro_batch}"
+            raise OutOfMemory(
+                f"out of memory on {self.device} at {at}, precision {self.precision}: try a "
+                "smaller micro_batch (the result stays the same), precision=amp_bf16 or bf16, "
+                "more GPUs through torchrun, or a smaller context"
+            ) from error
+
+
+def _resolve(device: str) -> torch.device:
+    if device == "auto":
+        available = (
+            ("cuda", torch.cuda.is_available()),
+            ("mps", torch.backends.mps.is_available()),
+        )
+        device = next((name for name, there in available if there), "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("device is 'cuda', but torch finds no CUDA device here")
+    if device == "mps" and not torch.backends.mps.is_available():
+        raise InputError("device is 'mps', but torch finds no MPS device here")
+    if device == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    return torch.device(device)
