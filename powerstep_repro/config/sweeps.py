@@ -1,0 +1,112 @@
+"""Sweep files: a union of grids over override keys, expanded to a list of configs.
+
+    runs:
+      - grid: {model: [gpt2_small], optimizer: [adamw, powerstep]}
+      - grid: {optimizer: [powerstep], optimizer.beta: [0.0, 0.1, 0.2]}
+
+A key that no grid names keeps its default, so no ``lr`` means the model's own.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from powerstep_repro.config.composition import axes, compose, product, suggestion
+from powerstep_repro.config.identity import canonical, identity_view
+from powerstep_repro.config.paths import SWEEPS
+from powerstep_repro.errors import UserError
+
+SWEEP_KEYS = ("runs", "title", "description")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a sweep: the overrides that start it and the config they compose to."""
+
+    overrides: tuple[str, ...]
+    config: dict[str, Any]
+
+
+def sweep_names() -> list[str]:
+    """The names of the sweep files, sorted."""
+    return sorted(path.stem for path in SWEEPS.glob("*.yaml"))
+
+
+def _override(key: str, value: Any) -> str:
+    """``key=value`` in Hydra's grammar."""
+    if isinstance(value, str) and not re.fullmatch(r"[\w./:-]+", value):
+        return f"{key}='{value}'" if "'" not in value else f"{key}={json.dumps(value)}"
+    if isinstance(value, list):
+        return f"{key}=[{','.join(_override('', item)[1:] for item in value)}]"
+    if value is None or isinstance(value, bool):
+        return f"{key}={json.dumps(value)}"
+    return f"{key}={value}"
+
+
+def load_sweep(name: str) -> dict[str, Any]:
+    """Read a sweep file, by name or by path, and check its shape.
+
+    Returns:
+        Its content, every grid as ``{key: [values]}``.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else SWEEPS / f"{name}.yaml"
+    if not path.is_file():
+        known = sweep_names()
+        raise UserError(
+            f"unknown sweep {name!r}{suggestion(name, known)}: "
+            f"choose one of {', '.join(known)}, or give the path of a YAML file"
+        )
+    try:
+        # OmegaConf reads 6e-4 as a number, which plain YAML does not.
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("runs"), list):
+        raise UserError(f"{path} must hold a list 'runs' of grids: runs: [{{grid: {{...}}}}]")
+    for key in content:
+        if key not in SWEEP_KEYS:
+            raise UserError(
+                f"{path}: unknown key {str(key)!r}{suggestion(str(key), list(SWEEP_KEYS))}: "
+                f"a sweep file holds {', '.join(SWEEP_KEYS)}"
+            )
+    for entry in content["runs"]:
+        if not isinstance(entry, dict) or set(entry) != {"grid"}:
+            raise UserError(f"{path}: every entry of 'runs' must be {{grid: {{...}}}}, got {entry}")
+        grid = entry["grid"]
+        if not isinstance(grid, dict):
+            raise UserError(f"{path}: a grid must map keys to lists of values, got {grid!r}")
+        for key, values in grid.items():
+            if values == []:
+                raise UserError(f"{path}: the grid's key {key!r} has no values")
+            grid[key] = values if isinstance(values, list) else [values]
+    if not content["runs"]:
+        raise UserError(f"{path} plans no runs: 'runs' is empty")
+    return content
+
+
+def expand(name: str, overrides: list[str] | tuple[str, ...] = ()) -> list[Planned]:
+    """Expand a sweep file to its list of runs, without duplicates.
+
+    Args:
+        name: A sweep's name, or the path of a sweep file.
+        overrides: Apply to every run. A list of values (``seed=1,2,3``) multiplies the runs. An
+            override of a key that a grid runs through replaces that axis: ``lr=1e-3`` on a sweep
+            over lr leaves one rate.
+
+    Returns:
+        The runs in the file's order; of runs with one identity the first.
+    """
+    given = axes(overrides)
+    planned: dict[str, Planned] = {}
+    for entry in load_sweep(name)["runs"]:
+        by_key = {k: [_override(k, v) for v in values] for k, values in entry["grid"].items()}
+        for combination in product({**by_key, **given}):
+            config = compose(combination)
+            planned.setdefault(canonical(identity_view(config)), Planned(combination, config))
+    return list(planned.values())
