@@ -1,0 +1,39 @@
+"""Finding, and where possible building, the data set that a config names."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from nanogpt.data import TokenData
+from powerstep_repro.errors import UserError
+
+# A kind is a module here with ``locate(config, data_dir) -> folder``, which builds what can be
+# built on first use. A kind is imported only when it is asked for.
+KINDS = ("builtin", "text", "tokens", "hub")
+
+
+def resolve(config: Mapping[str, Any], data_dir: str | Path) -> TokenData:
+    """Open the data set of a run.
+
+    Args:
+        config: The run's ``data`` config: ``kind`` (``builtin``, ``text``, ``tokens`` or
+            ``hub``; default: the name), ``name`` (shown on figures) and the kind's options (``conf/data``).
+        data_dir: Where built and prepared data sets live.
+
+    Returns:
+        The data set; its ``hash`` identifies the tokens.
+
+    Raises:
+        UserError: It does not exist and cannot be built here, or an option is wrong.
+        nanogpt.errors.InputError: Its files are damaged.
+    """
+    return TokenData.open(module(config).locate(config, Path(data_dir).expanduser()))
+
+
+def module(config: Mapping[str, Any]) -> Any:
+    """Return the module of a config's kind."""
+    kind = config.get("kind", config.get("name"))
+    if kind not in KINDS:
+        raise UserError(f"data.kind={kind!r} is not one of {', '.join(KINDS)}")
+    return import_module(f"powerstep_repro.data.{kind}")

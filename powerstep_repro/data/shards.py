@@ -1,0 +1,219 @@
+"""Tokenizing documents in parallel, shard by shard.
+
+A shard is a fixed number of consecutive documents, whatever the number of workers, so the joined
+result does not depend on it. The parent reads the documents in order and hands each shard to a
+worker, which writes it under a temporary name and renames it: a shard that exists is whole, and a
+later run leaves it alone.
+"""
+
+import math
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from nanogpt.data import DTYPES
+from powerstep_repro.data.tokenizers import Tokenizer
+from powerstep_repro.errors import UserError
+
+Report = Callable[[str, int, int, int | None], None]
+"""Called with the split, its documents and tokens done so far, and its documents in all."""
+
+
+def silent(split: str, documents: int, tokens: int, total: int | None) -> None:
+    """Report nothing."""
+
+
+class Documents(Protocol):
+    """One split's documents, in a fixed order.
+
+    Attributes:
+        size: Documents in a shard; the last shard may hold fewer.
+        total: Documents in all, None if that is known only at the end.
+    """
+
+    size: int
+    total: int | None
+
+    def shards(
+        self, finished: Callable[[int], bool], scratch: Path
+    ) -> Iterator[tuple[int, list[str] | None]]:
+        """Yield each shard's number and its texts, or None in place of a finished one's texts.
+
+        Args:
+            finished: Tells whether a shard is on disk already.
+            scratch: The folder of the split's shards, which outlives an interruption.
+        """
+
+
+class Rows:
+    """Documents that can be read from any row on.
+
+    Args:
+        total: Their number.
+        read: Returns the texts of rows start to stop.
+        size: Documents in a shard.
+    """
+
+    def __init__(self, total: int, read: Callable[[int, int], list[str]], size: int):
+        self.total, self.read, self.size = total, read, size
+
+    @classmethod
+    def of(cls, texts: Sequence[str], size: int) -> "Rows":
+        """Serve texts that are in memory."""
+        return cls(len(texts), lambda start, stop: list(texts[start:stop]), size)
+
+    def shards(
+        self, finished: Callable[[int], bool], scratch: Path
+    ) -> Iterator[tuple[int, list[str] | None]]:
+        """See :class:`Documents`."""
+        for shard in range(math.ceil(self.total / self.size)):
+            start = shard * self.size
+            stop = min(start + self.size, self.total)
+            yield shard, None if finished(shard) else self.read(start, stop)
+
+
+def tokenize(
+    split: str,
+    documents: Documents,
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    workers: int,
+    max_tokens: int | None,
+    report: Report,
+) -> list[Path]:
+    """Write the shards of one split that are not there yet.
+
+    Args:
+        split: ``train`` or ``val``, for the report.
+        documents: The split's documents.
+        tokenizer: Encodes them; each is followed by the tokenizer's end mark.
+        folder: Where the shards go.
+        workers: Processes that encode.
+        max_tokens: Stop once the leading shards hold so many tokens; None reads to the end.
+        report: Is told of the progress.
+
+    Returns:
+        The shards' files, in the documents' order.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    width = DTYPES[tokenizer.dtype].itemsize
+    tokens: dict[int, int] = {}  # of each shard on disk
+    leading = leading_tokens = 0  # shards 0 to leading - 1 are all on disk
+
+    def path(shard: int) -> Path:
+        return folder / f"{shard:07d}.bin"
+
+    def add(shard: int) -> None:
+        nonlocal leading, leading_tokens
+        tokens[shard] = path(shard).stat().st_size // width
+        while leading in tokens:
+            leading_tokens += tokens[leading]
+            leading += 1
+        done = len(tokens) * documents.size
+        if documents.total is not None:
+            done = min(done, documents.total)
+        report(split, done, sum(tokens.values()), documents.total)
+
+    def enough() -> bool:
+        return max_tokens is not None and leading_tokens >= max_tokens
+
+    with _executor(workers, tokenizer) as executor:
+        pending: dict[Future, int] = {}
+
+        def collect(at_most: int) -> None:
+            while len(pending) > at_most:
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    future.result()
+                    add(pending.pop(future))
+
+        try:
+            for shard, texts in documents.shards(lambda n: path(n).exists(), folder):
+                if texts is None:
+                    add(shard)
+                else:
+                    pending[executor.submit(_encode_shard, texts, path(shard))] = shard
+                    # Two shards a worker: none idles, and memory stays bounded.
+                    collect(2 * workers - 1)
+                if enough():
+                    break
+            collect(0)
+        except BrokenProcessPool:
+            raise UserError(
+                f"a worker process died, most likely for want of memory; run again with fewer "
+                f"workers than {workers} (finished shards are kept)"
+            ) from None
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [path(shard) for shard in range(leading)]
+
+
+def _executor(workers: int, tokenizer: Tokenizer) -> Executor:
+    if workers < 1:
+        raise UserError(f"workers={workers} must be at least 1")
+    if workers == 1:  # a thread: reading goes on meanwhile, and no process needs to start
+        return ThreadPoolExecutor(1, initializer=_start, initargs=(tokenizer,))
+    return ProcessPoolExecutor(
+        workers,
+        # Not fork: the parent holds the threads of Arrow and of the tokenizers.
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_process,
+        initargs=(tokenizer,),
+    )
+
+
+_tokenizer: Tokenizer
+
+
+def _start(tokenizer: Tokenizer) -> None:
+    global _tokenizer
+    _tokenizer = tokenizer
+
+
+def _start_process(tokenizer: Tokenizer) -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    _start(tokenizer)
+
+
+def _leave_with_parent() -> None:
+    # A worker of a killed parent would wait for work forever: it holds both ends of the queue.
+    connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
+
+
+def _encode_shard(texts: list[str], path: Path) -> None:
+    pieces = []
+    for ids in _tokenizer.encode(texts):
+        pieces += (ids, [_tokenizer.end])
+    tokens = np.concatenate(pieces)
+    if (largest := int(tokens.max())) >= _tokenizer.vocab_size:
+        raise UserError(
+            f"tokenizer {_tokenizer.name} gave token id {largest}, beyond its vocabulary of "
+            f"{_tokenizer.vocab_size}"
+        )
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(tokens.astype(DTYPES[_tokenizer.dtype]).tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
