@@ -1,0 +1,130 @@
+"""The files of a run directory: each written whole, and readable while it is being written."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+CONFIG = "config.yaml"
+METRICS = "metrics.jsonl"
+PARQUET = "metrics.parquet"
+SUMMARY = "summary.json"
+WINDOWS = "windows.json"
+ERROR = "error.txt"
+LOCK = ".lock"
+ENDED = ("finished", "diverged")
+
+_WHOLE = ("step", "tokens")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file in one step: readers see the old content or the new, never a part."""
+    # The writer's id keeps two processes from sharing a temporary name.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; empty where the file is missing, cut, or holds something else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def jsonl_rows(path: Path) -> tuple[dict[int, bytes], int]:
+    """Read a metrics log as one history.
+
+    Args:
+        path: A ``metrics.jsonl``, perhaps being written, cut in its last line, or holding rows
+            twice after a resume.
+
+    Returns:
+        ``{step: line}`` in the order of steps, of doubled rows the last; and how many lines were
+        no rows, the last one not counted if it is merely cut.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:
+        return {}, 0
+    rows: dict[int, bytes] = {}
+    bad = 0
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            step = json.loads(line)["step"]
+        except (ValueError, TypeError, KeyError):
+            step = None
+        if isinstance(step, int) and not isinstance(step, bool):
+            rows[step] = line
+        elif number < len(lines):
+            bad += 1
+    return dict(sorted(rows.items())), bad
+
+
+def frame_of_rows(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a table: step and tokens whole numbers, everything else float.
+
+    A value that a row lacks and a logged NaN both read as NaN; infinities stay.
+    """
+    frame = pd.DataFrame(list(rows))
+    if frame.empty:
+        frame = pd.DataFrame(columns=list(_WHOLE))
+    for column in frame.columns:
+        if column in _WHOLE and not frame[column].isna().any():
+            frame[column] = frame[column].astype("int64")
+        else:
+            frame[column] = pd.to_numeric(frame[column], errors="coerce").astype("float64")
+    return frame
+
+
+def read_jsonl(path: Path) -> tuple[pd.DataFrame, int]:
+    """Read a metrics log to a table, a row a step; and the count of lines that were no rows."""
+    rows, bad = jsonl_rows(path)
+    return frame_of_rows(json.loads(line) for line in rows.values()), bad
+
+
+def read_parquet(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
+    """Read a Parquet log; columns that it lacks are left out.
+
+    Raises:
+        OSError, pyarrow.ArrowInvalid: The file is missing or damaged.
+    """
+    with pq.ParquetFile(path) as file:
+        there = file.schema_arrow.names
+        wanted = there if columns is None else [name for name in columns if name in there]
+        return file.read(columns=wanted).to_pandas()
+
+
+def write_parquet(run_dir: Path) -> None:
+    """Write ``metrics.parquet`` beside the jsonl. What a row lacks is null, a logged NaN is NaN."""
+    rows, _ = jsonl_rows(run_dir / METRICS)
+    parsed = [json.loads(line) for line in rows.values()]
+    names = list(dict.fromkeys(name for row in parsed for name in row)) or list(_WHOLE)
+    table = pa.table(
+        {
+            name: pa.array(
+                [row.get(name) for row in parsed],
+                pa.int64() if name in _WHOLE else pa.float64(),
+                from_pandas=False,
+            )
+            for name in names
+        }
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    write_whole(run_dir / PARQUET, sink.getvalue().to_pybytes())

@@ -1,0 +1,199 @@
+"""Runs found again: a table of runs, and their histories, read as they are needed."""
+
+import logging
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import yaml
+
+from powerstep_repro.config.validate import flatten
+from powerstep_repro.runs.files import (
+    CONFIG,
+    METRICS,
+    PARQUET,
+    SUMMARY,
+    WINDOWS,
+    read_json,
+    read_jsonl,
+    read_parquet,
+)
+
+logger = logging.getLogger(__name__)
+
+# Columns that the table of runs has even when no run gives them a value.
+_TEXT_COLUMNS = (
+    "path",
+    "profile",
+    "model.name",
+    "optimizer.name",
+    "data.name",
+    "data.hash",
+    "status",
+    "device",
+    "git_revision",
+)
+_NUMBER_COLUMNS = (
+    "lr",
+    "seed",
+    "steps",
+    "steps_done",
+    "final_val_loss",
+    "final_train_loss",
+    "diverged_at",
+    "blown_up_at",
+    "n_params",
+    "optimizer_state_bytes",
+    "peak_memory_bytes",
+    "wall_s",
+)
+_NEEDED = ("profile", "model", "optimizer", "data", "lr", "seed", "steps")
+# libyaml's reader where PyYAML has it: several times faster, the same result.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass
+class Loaded:
+    """What was found under a folder.
+
+    Attributes:
+        runs: One row a run, indexed by the run's directory name. Config values under their dotted
+            keys (``model.name``, ``optimizer.beta``, ``lr``), NaN where an optimizer lacks a
+            hyperparameter; the summary's fields under their own names, except its count of steps,
+            ``steps_done`` (``steps`` is the config's), and its device's name, which stands in the
+            place of the config's ``device``.
+        configs: Each run's nested config.
+        problems: One sentence for every directory that was skipped or only partly readable.
+    """
+
+    runs: pd.DataFrame
+    configs: dict[str, dict[str, Any]]
+    problems: list[str] = field(default_factory=list)
+
+    def _path(self, run: str) -> Path:
+        return Path(self.runs.at[run, "path"])
+
+    def _problem(self, sentence: str) -> None:
+        if sentence not in self.problems:
+            self.problems.append(sentence)
+            logger.warning("%s", sentence)
+
+    def history(self, run: str, columns: list[str] | None = None) -> pd.DataFrame:
+        """Read one run's log: a row a logged step, in order, each step once.
+
+        Args:
+            run: The run's directory name.
+            columns: Which columns to read, in this order; one that the run lacks is NaN. None:
+                all there are.
+
+        Returns:
+            Columns ``step``, ``tokens``, ``train_loss``, ``lr``, ``grad_norm``, ``step_ms``,
+            ``tokens_per_s``, ``val_loss`` (NaN where not evaluated) and others of the run.
+        """
+        path = self._path(run)
+        frame = None
+        if (path / PARQUET).is_file():
+            try:
+                frame = read_parquet(path / PARQUET, columns)
+            except (OSError, pa.ArrowException) as error:
+                self._problem(f"{path / PARQUET} cannot be read ({error}): the jsonl is used")
+        if frame is None:
+            frame, bad = read_jsonl(path / METRICS)
+            if bad:
+                self._problem(f"{path / METRICS} has {bad} lines that are no rows: left out")
+        if columns is not None:
+            frame = frame.reindex(columns=columns)
+        return frame
+
+    def windows(self, run: str) -> np.ndarray | None:
+        """Return the last evaluation's loss per validation window, shape (windows,), or None."""
+        losses = read_json(self._path(run) / WINDOWS).get("losses")
+        return None if losses is None else np.asarray(losses, dtype=np.float64)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """All histories in one table, with a column ``run``; built on first use.
+
+        Millions of rows for long runs: ``history`` with the columns needed is the lean way.
+        """
+        frames = {run: self.history(run) for run in self.runs.index}
+        frames = {run: frame for run, frame in frames.items() if len(frame)}
+        if not frames:
+            return pd.DataFrame(columns=["run", "step", "tokens", "train_loss", "val_loss"])
+        joined = pd.concat(frames.values(), ignore_index=True)
+        counts = [len(frame) for frame in frames.values()]
+        codes = np.repeat(np.arange(len(frames)), counts)
+        joined.insert(0, "run", pd.Categorical.from_codes(codes, categories=list(frames)))
+        return joined
+
+
+def _run_dirs(root: Path) -> list[Path]:
+    """The run directories under ``root``, itself included, sorted."""
+    found = []
+    for folder, subfolders, files in os.walk(root, followlinks=True):
+        if {CONFIG, METRICS, PARQUET, SUMMARY} & set(files):
+            found.append(Path(folder))
+            subfolders.clear()
+    return sorted(found)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Read a run's config; raise ``ValueError`` with the reason where it is none."""
+    try:
+        config = yaml.load(path.read_bytes(), Loader=_LOADER)
+    except OSError:
+        raise ValueError(f"no {CONFIG}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise ValueError(f"{CONFIG} is not valid YAML") from None
+    missing = [key for key in _NEEDED if not isinstance(config, dict) or key not in config]
+    if missing:
+        raise ValueError(f"{CONFIG} lacks {', '.join(missing)}")
+    for section in ("model", "optimizer", "data"):
+        if not isinstance(config[section], dict) or "name" not in config[section]:
+            raise ValueError(f"{CONFIG} has no {section}.name")
+    return config
+
+
+def _row(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    summary = read_json(path / SUMMARY)
+    row = dict(flatten(config)) | {"path": str(path), "device": None}
+    row["steps_done"] = summary.pop("steps", None)
+    return row | dict(flatten(summary))
+
+
+def load(root: str | Path) -> Loaded:
+    """Find all runs under a folder.
+
+    Args:
+        root: ``<results_dir>/<profile>/runs`` or anything above it; a missing folder holds no
+            runs. Live, killed and ended runs are all read; a directory without a usable config is
+            skipped, with a warning that names it.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    loaded = Loaded(pd.DataFrame(), {})
+    for path in _run_dirs(Path(root)):
+        if path.name in rows:
+            other = rows[path.name]["path"]
+            loaded._problem(f"{path} is skipped: {other} holds a run of the same name")
+            continue
+        try:
+            config = _read_config(path / CONFIG)
+        except ValueError as error:
+            loaded._problem(f"{path} is skipped: {error}")
+            continue
+        loaded.configs[path.name] = config
+        rows[path.name] = _row(path, config)
+    loaded.runs = pd.DataFrame.from_dict(rows, orient="index")
+    for column in _TEXT_COLUMNS:
+        if column not in loaded.runs:
+            loaded.runs[column] = None
+    for column in _NUMBER_COLUMNS:
+        values = loaded.runs.get(column, pd.Series(index=loaded.runs.index, dtype="float64"))
+        loaded.runs[column] = pd.to_numeric(values, errors="coerce")
+    loaded.runs.index.name = "run"
+    return loaded

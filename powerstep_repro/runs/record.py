@@ -1,0 +1,273 @@
+"""What a run writes while it trains: a log of one history, a summary, the last evaluation.
+
+Local files are the truth. Each is replaced whole or appended a line at a time, so that whatever
+kills the process leaves a directory that reads well and resumes.
+"""
+
+import fcntl
+import json
+import math
+import os
+import socket
+import time
+import traceback
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from powerstep_repro.config.identity import canonical, identity_view
+from powerstep_repro.config.validate import flatten
+from powerstep_repro.errors import UserError
+from powerstep_repro.runs.files import (
+    CONFIG,
+    ENDED,
+    ERROR,
+    LOCK,
+    METRICS,
+    PARQUET,
+    SUMMARY,
+    WINDOWS,
+    jsonl_rows,
+    read_json,
+    write_parquet,
+    write_whole,
+)
+
+# Another process may look at the lock for a moment, or be on its way out.
+_LOCK_PATIENCE_S = 2.0
+# How old the summary's step count and wall-clock time may be in a run that was killed.
+_SUMMARY_INTERVAL_S = 10.0
+
+
+def is_locked(run_dir: str | Path) -> bool:
+    """Whether a process is writing to the run directory now."""
+    try:
+        descriptor = os.open(Path(run_dir) / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def blown_up_at(rows: Iterable[dict[str, Any]], vocab_size: int, warmup_steps: int) -> int | None:
+    """Return the step at which a run blew up while its losses stayed finite, or None.
+
+    The rule: the first logged step after the warm-up whose training or validation loss exceeds
+    ln(vocabulary) + 1. A uniform guess has a loss of ln(vocabulary), about where training starts;
+    a nat above it the model does worse than knowing nothing.
+    """
+    threshold = math.log(vocab_size) + 1.0
+    for row in rows:
+        losses = (row.get("train_loss"), row.get("val_loss"))
+        if row["step"] > warmup_steps and any(
+            loss is not None and math.isfinite(loss) and loss > threshold for loss in losses
+        ):
+            return row["step"]
+    return None
+
+
+def _finite(value: Any) -> Any:
+    """``value`` for summary.json: plain types, non-finite numbers as null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+class Recorder:
+    """Writes a run directory; holds its lock as a context manager.
+
+    Entering marks the run ``running`` and removes what a previous, unfinished attempt left to be
+    decided anew. Leaving by an exception marks it ``failed`` and saves the traceback; otherwise
+    the status stays what :meth:`finish` made it.
+
+    Args:
+        run_dir: The run's directory; made if missing.
+        config: The resolved config, with the data set's name and hash.
+        mirror: Gets every row and the final summary besides (see ``wandb_mirror``).
+
+    Attributes:
+        previous: The summary that was there before, e.g. of an interrupted attempt.
+    """
+
+    def __init__(self, run_dir: str | Path, config: dict[str, Any], mirror: Any = None):
+        self.run_dir = Path(run_dir)
+        self.config = config
+        self.mirror = mirror
+        self.previous: dict[str, Any] = {}
+        self._summary: dict[str, Any] = {}
+        self._lock: int | None = None
+        self._log: int | None = None
+        self._began = 0.0
+        self._summarised = 0.0
+
+    def __enter__(self) -> "Recorder":
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        try:
+            self._check_config()
+            text = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
+            write_whole(self.run_dir / CONFIG, text.encode())
+            for name in (PARQUET, ERROR):  # of an earlier end that no longer holds
+                (self.run_dir / name).unlink(missing_ok=True)
+            self.previous = read_json(self.run_dir / SUMMARY)
+            self._began = time.monotonic()
+            self._summary = {
+                "started": self.previous.get("started") or _now(),
+                "starts": (self.previous.get("starts") or 0) + 1,
+            }
+            self.summary(
+                status="running",
+                steps=self.previous.get("steps") or 0,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+            )
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                self.finish("interrupted")
+            elif error is not None:
+                text = "".join(traceback.format_exception(kind, error, trace))
+                write_whole(self.run_dir / ERROR, text.encode())
+                self.finish("failed", error=f"{kind.__name__}: {error}")
+        finally:
+            self._release()
+
+    def _take_lock(self) -> None:
+        self._lock = os.open(self.run_dir / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        give_up = time.monotonic() + _LOCK_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() < give_up:
+                    time.sleep(0.05)
+                    continue
+                holder = os.read(self._lock, 200).decode(errors="replace").strip()
+                self._release()
+                raise UserError(
+                    f"{self.run_dir} is being written by {holder or 'another process'}: "
+                    "wait for it to end, or stop it first"
+                ) from None
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+    def _release(self) -> None:
+        for descriptor in (self._log, self._lock):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._log = self._lock = None
+
+    def _check_config(self) -> None:
+        path = self.run_dir / CONFIG
+        try:
+            there = yaml.safe_load(path.read_text())
+        except (OSError, ValueError, yaml.YAMLError):
+            return  # missing, or cut by hand: written anew
+        if not isinstance(there, dict):
+            return
+        old, new = identity_view(there), identity_view(self.config)
+        if canonical(old) != canonical(new):
+            flat_old, flat_new = dict(flatten(old)), dict(flatten(new))
+            keys = sorted(flat_old.keys() | flat_new.keys())
+            differ = [key for key in keys if flat_old.get(key) != flat_new.get(key)]
+            raise UserError(f"{self.run_dir} holds another run; it differs in {', '.join(differ)}")
+
+    def resume(self, step: int) -> None:
+        """Make the log one history that ends at ``step``: rows beyond it, doubled and cut go.
+
+        Args:
+            step: The checkpoint's step, counted from 1; 0 starts anew.
+        """
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+        rows, _ = jsonl_rows(self.run_dir / METRICS)
+        kept = b"".join(line + b"\n" for at, line in rows.items() if 1 <= at <= step)
+        write_whole(self.run_dir / METRICS, kept)
+        if step == 0:
+            (self.run_dir / WINDOWS).unlink(missing_ok=True)
+        self._summary["steps"] = step
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append a row, flushed; non-finite numbers as bare NaN and Infinity.
+
+        Args:
+            row: ``step`` (counted from 1, after the update) and what was measured there.
+        """
+        if self._log is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._log = os.open(self.run_dir / METRICS, flags, 0o644)
+        line = json.dumps(row).encode() + b"\n"
+        while line:  # a full disk or a signal may take a part only
+            line = line[os.write(self._log, line) :]
+        self._summary["steps"] = row["step"]
+        if time.monotonic() - self._summarised > _SUMMARY_INTERVAL_S:
+            self.summary()
+        if self.mirror is not None:
+            self.mirror.log(row)
+
+    def windows(self, step: int, losses: list[float]) -> None:
+        """Record the latest evaluation's loss per validation window, for comparison in pairs."""
+        content = json.dumps({"step": step, "losses": list(losses)})
+        write_whole(self.run_dir / WINDOWS, content.encode())
+
+    def summary(self, **fields: Any) -> None:
+        """Merge fields into ``summary.json``, in one step.
+
+        ``wall_s`` is kept here: the seconds of this attempt added to those of earlier ones.
+        """
+        self._summarised = time.monotonic()
+        before = self.previous.get("wall_s") or 0.0
+        self._summary["wall_s"] = round(before + self._summarised - self._began, 3)
+        self._summary["updated"] = _now()
+        self._summary |= fields
+        text = json.dumps(_finite(self._summary), indent=2, allow_nan=False)
+        write_whole(self.run_dir / SUMMARY, text.encode() + b"\n")
+
+    def finish(self, status: str, **fields: Any) -> None:
+        """Set the run's status, and write the Parquet log if it has ended.
+
+        Args:
+            status: finished, diverged, failed or interrupted.
+            fields: Further fields of the summary.
+        """
+        if status in ENDED:
+            rows, _ = jsonl_rows(self.run_dir / METRICS)
+            fields["blown_up_at"] = blown_up_at(
+                map(json.loads, rows.values()),
+                self.config["model"]["vocab_size"],
+                self.config["warmup_steps"],
+            )
+            write_parquet(self.run_dir)
+        # Last, so that a status of finished means that everything is there.
+        self.summary(status=status, **fields)
+        if self.mirror is not None:
+            self.mirror.finish(status, _finite(self._summary))
