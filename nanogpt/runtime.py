@@ -90,6 +90,7 @@ class Runtime:
         self.deterministic = deterministic
         self.compile = compile
         self._joined = False
+        self._ranks: DistributedDataParallel | None = None
         self._restore: tuple[bool, str] | None = None
 
     @property
@@ -135,12 +136,18 @@ class Runtime:
         if self.world > 1:
             ids = [self.device.index] if self.device.type == "cuda" else None
             model = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+            self._ranks = model
         return torch.compile(model) if self.compile else model
 
-    def autocast(self) -> AbstractContextManager:
+    def sync_gradients(self, on: bool) -> None:
+        """Say whether the next forward and backward pass averages gradients over the ranks."""
+        if self._ranks is not None:
+            self._ranks.require_backward_grad_sync = on
+
+    def autocast(self, enabled: bool = True) -> AbstractContextManager:
         """Return the precision context for forward passes, in training and evaluation alike."""
         if self.precision == "amp_bf16":
-            return torch.autocast(self.device.type, torch.bfloat16)
+            return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
         return nullcontext()
 
     def sum(self, values: Tensor) -> Tensor:

@@ -1,0 +1,305 @@
+"""The training loop.
+
+A step is: gradients of the global batch, one check that they are finite, the update, and then
+evaluation, the log row and the checkpoint where they are due. A row is on disk before the
+checkpoint of its step, so a resumed run cuts the log back to the checkpoint and goes on: the log
+is one history, however often the run was killed.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nanogpt.checkpoint import CheckpointStore
+from nanogpt.data import TokenData
+from nanogpt.errors import CheckpointError, InputError
+from nanogpt.evaluate import evaluate
+from nanogpt.runtime import Runtime, seeded
+from nanogpt.schedule import learning_rate
+from nanogpt.settings import Result, Settings
+from nanogpt.signals import SIGNALS, StopSignals
+
+Row = dict[str, Any]
+
+
+class RecorderLike(Protocol):
+    """What the loop asks of a recorder, on rank 0 only."""
+
+    def resume(self, step: int) -> None:
+        """Forget what was recorded after ``step``; 0 forgets all."""
+
+    def log(self, row: Row) -> None:
+        """Record a row, flushed."""
+
+    def windows(self, step: int, losses: list[float]) -> None:
+        """Record the loss of each validation window."""
+
+
+def train(
+    settings: Settings,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: TokenData,
+    runtime: Runtime,
+    recorder: RecorderLike | None = None,
+    checkpoints: CheckpointStore | None = None,
+    progress: Callable[[Row, int], None] | None = None,
+) -> Result:
+    """Train a model, going on from its newest checkpoint if there is one.
+
+    Args:
+        settings: The run's numbers.
+        model: Placed by ``runtime``; called as ``model(tokens, targets) -> Output``.
+        optimizer: Any, over the model's parameters (:func:`nanogpt.runtime.decay_groups`). Its
+            learning rate is set each step.
+        data: The tokens.
+        runtime: Entered already.
+        recorder: Gets the rows, on rank 0.
+        checkpoints: Where to save and to resume from; None does neither.
+        progress: Called on rank 0 with each step's row and the number of steps.
+
+    Returns:
+        How the run ended. A non-finite loss or gradient norm is a result (``diverged``): no step
+        is taken, and the last checkpoint stays.
+
+    Raises:
+        InputError: Settings, data and model do not fit, or a checkpoint belongs to another run.
+        OutOfMemory: The device's memory does not suffice.
+        CheckpointError: A checkpoint could not be written; on all ranks.
+    """
+    _check_vocabulary(model, data)
+    windows = data.val_windows(settings.context, settings.eval_windows)
+    micro = settings.micro_size(runtime)
+    if not runtime.is_main:
+        recorder = progress = None
+    run = _Run(settings, model, optimizer, runtime, micro, checkpoints)
+
+    def draw(step: int):
+        share = settings.share(runtime)
+        return data.batch(settings.seed, step, settings.context, settings.batch, share)
+
+    with runtime.memory_errors(micro), StopSignals() as signals:
+        done, val_loss, loss = run.resume()
+        if recorder:
+            recorder.resume(done)
+        run.trainable = runtime.trainable(model.train())
+        batches = _one_ahead(draw, done + 1, settings.steps)
+        with closing(batches):
+            for step, (tokens, targets) in batches:
+                began = time.perf_counter()
+                lr = run.set_learning_rate(step)
+                rank_losses = run.accumulate(step, tokens, targets)
+                loss, aux_loss, norm, stop = run.agree(*rank_losses, signals)
+                finite = math.isfinite(loss) and math.isfinite(norm)
+                if finite:
+                    run.update(norm)
+                row = run.row(step, loss, aux_loss, norm, lr, time.perf_counter() - began)
+
+                evaluated = finite and settings.due(step, settings.eval_interval)
+                if evaluated:
+                    losses = evaluate(model, windows, runtime, micro)
+                    row["val_loss"] = val_loss = math.fsum(losses) / len(losses)
+                    if recorder:
+                        recorder.windows(step, losses)
+                    # After the last update no further step will notice what it broke.
+                    finite = step < settings.steps or math.isfinite(val_loss)
+
+                due = step == 1 or settings.due(step, settings.log_interval)
+                if recorder and (due or evaluated or not finite):
+                    recorder.log(row)
+                if progress:
+                    progress(row, settings.steps)
+
+                if not finite:
+                    taken = step if evaluated else step - 1
+                    return Result("diverged", taken, step, math.nan, loss)
+                if stop or settings.due(step, settings.checkpoint_interval):
+                    run.save(Progress(step, val_loss, loss))
+                if stop and step < settings.steps:
+                    return Result("interrupted", step, None, val_loss, loss, stop)
+    return Result("finished", max(done, settings.steps), None, val_loss, loss)
+
+
+class Progress(NamedTuple):
+    """How far a run has come; what a checkpoint holds besides the tensors."""
+
+    step: int
+    val_loss: float | None
+    train_loss: float | None
+
+
+@dataclass
+class _Run:
+    """The parts of a step, with what they share."""
+
+    settings: Settings
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    runtime: Runtime
+    micro: int  # sequences of one forward pass
+    checkpoints: CheckpointStore | None
+    trainable: nn.Module | None = None  # the model wrapped for ranks and compiled
+
+    def set_learning_rate(self, step: int) -> float:
+        lr = learning_rate(
+            step,
+            peak=self.settings.lr,
+            steps=self.settings.steps,
+            warmup_steps=self.settings.warmup_steps,
+            min_ratio=self.settings.min_lr_ratio,
+        )
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)  # in place: a compiled or captured step reads this tensor
+            else:
+                group["lr"] = lr
+        return lr
+
+    def accumulate(
+        self, step: int, tokens: np.ndarray, targets: np.ndarray
+    ) -> tuple[Tensor, Tensor | None]:
+        """Leave the global batch's gradients in ``p.grad``; return this rank's mean losses."""
+        xs = self.runtime.to_device(tokens).split(self.micro)
+        ys = self.runtime.to_device(targets).split(self.micro)
+        losses, aux_losses = [], []
+        # One autocast context around all micro-batches: it casts each weight once a step.
+        with self.runtime.autocast():
+            for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
+                # Dropout's masks are a function of these four: nothing to save for a resume.
+                seeded(self.settings.seed, step, index, self.runtime.rank)
+                self.runtime.sync_gradients(index == len(xs) - 1)  # the forward pass reads it
+                out = self.trainable(x, y)
+                objective = out.loss if out.aux is None else out.loss + out.aux
+                with self.runtime.autocast(enabled=False):
+                    (objective / len(xs)).backward()
+                losses.append(out.loss.detach())
+                if out.aux is not None:
+                    aux_losses.append(out.aux.detach())
+        return torch.stack(losses).mean(), torch.stack(aux_losses).mean() if aux_losses else None
+
+    def agree(
+        self, loss: Tensor, aux_loss: Tensor | None, signals: StopSignals
+    ) -> tuple[float, float | None, float, int | None]:
+        """Return mean losses over the ranks, gradient norm and stop signal, the same on all ranks.
+
+        The only place in a step where the host waits for the device.
+        """
+        asked = [torch.full_like(loss, signals.received == number) for number in SIGNALS]
+        aux_loss_or_zero = torch.zeros_like(loss) if aux_loss is None else aux_loss
+        sums = self.runtime.sum(torch.stack([loss, aux_loss_or_zero, *asked]))
+        # In float32 for bf16 gradients too. Equal on all ranks, since the gradients are.
+        norms = torch._foreach_norm(self.gradients(), 2, dtype=torch.float32)
+        norm = torch.stack(norms).norm().view(1)
+        loss, agreed, *asked, norm = torch.cat([sums, norm]).tolist()
+        world = self.runtime.world
+        stop = next((number for number, count in zip(SIGNALS, asked, strict=True) if count), None)
+        return loss / world, None if aux_loss is None else agreed / world, norm, stop
+
+    def gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.model.parameters() if p.grad is not None]
+
+    def update(self, norm: float) -> None:
+        """Clip by the global norm and take the optimizer's step."""
+        clip = self.settings.grad_clip
+        if 0 < clip < norm:
+            torch._foreach_mul_(self.gradients(), clip / norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def row(
+        self,
+        step: int,
+        loss: float,
+        aux_loss: float | None,
+        norm: float,
+        lr: float,
+        seconds: float,
+    ) -> Row:
+        tokens = self.settings.batch * self.settings.context
+        row = {
+            "step": step,
+            "tokens": step * tokens,
+            "train_loss": loss,
+            "lr": lr,
+            "grad_norm": norm,
+            "step_ms": 1e3 * seconds,
+            "tokens_per_s": tokens / seconds,
+        }
+        return row if aux_loss is None else row | {"aux_loss": aux_loss}
+
+    def resume(self) -> Progress:
+        """Load the newest checkpoint into model and optimizer; say how far the run had come."""
+        found = self.checkpoints.load() if self.checkpoints else None
+        step, state = found or (0, {})
+        if step != (main := self.runtime.from_main(step)):
+            raise InputError(
+                f"rank {self.runtime.rank} finds the checkpoint of step {step}, rank 0 that of "
+                f"step {main}: {self.checkpoints.folder} must be one folder, seen by all ranks"
+            )
+        if found is None:
+            return Progress(0, None, None)
+        live = [dict(group) for group in self.optimizer.param_groups]
+        saved = state["optimizer"]["param_groups"]
+        if [g.get("param_names") for g in live] != [g.get("param_names") for g in saved]:
+            raise InputError(
+                f"the checkpoint of step {step} in {self.checkpoints.folder} holds the optimizer "
+                "state of other parameters, or of these in another order"
+            )
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group, before in zip(self.optimizer.param_groups, live, strict=True):
+            for key, value in before.items():
+                group.setdefault(key, value)  # one that the saved state does not know
+        return Progress(step, state["val_loss"], state["train_loss"])
+
+    def save(self, progress: Progress) -> None:
+        """Save on rank 0; fail on all ranks if it fails there.
+
+        Weights that the update has just broken are not saved: the next step reports the
+        divergence, and the last finite checkpoint must not have been rotated away by then.
+        """
+        if self.checkpoints is None:
+            return
+        problem = None
+        if self.runtime.is_main and all(bool(p.isfinite().all()) for p in self.model.parameters()):
+            state = {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "val_loss": progress.val_loss,
+                "train_loss": progress.train_loss,
+            }
+            try:
+                self.checkpoints.save(progress.step, state)
+            except CheckpointError as error:
+                problem = str(error)
+        if problem := self.runtime.from_main(problem):
+            raise CheckpointError(problem)
+
+
+def _check_vocabulary(model: nn.Module, data: TokenData) -> None:
+    rows = model.config.vocab_size
+    if data.vocab_size > rows:
+        raise InputError(
+            f"the data set {data.name!r} has a vocabulary of {data.vocab_size}, the model one of "
+            f"{rows}: choose model.vocab_size at least {data.vocab_size}"
+        )
+
+
+def _one_ahead(draw: Callable[[int], Any], first: int, last: int) -> Iterator[tuple[int, Any]]:
+    """Yield (step, draw(step)) for each step while a thread draws the next one."""
+    with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
+        coming = pool.submit(draw, first) if first <= last else None
+        for step in range(first, last + 1):
+            ready = coming.result()
+            if step < last:
+                coming = pool.submit(draw, step + 1)
+            yield step, ready

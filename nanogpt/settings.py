@@ -1,0 +1,99 @@
+"""What a run is asked to do, and what came of it."""
+
+from dataclasses import dataclass
+
+from nanogpt.errors import InputError
+from nanogpt.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The numbers of a run. All counts are in optimizer steps unless said otherwise.
+
+    Attributes:
+        steps: Length of the run.
+        batch: Sequences in a step, over all ranks and micro-batches.
+        context: Tokens in a sequence.
+        lr: The highest learning rate.
+        seed: Chooses the batches and the dropout masks.
+        micro_batch: Sequences of one forward pass on one rank; None takes a rank's whole share.
+        warmup_steps: Steps of linear warm-up.
+        min_lr_ratio: Last learning rate over the highest.
+        grad_clip: Largest global gradient norm; 0 does not clip.
+        eval_interval: Steps between evaluations; 0 evaluates at the last step only, which is
+            always evaluated.
+        eval_windows: Use the first so many validation windows; None uses all.
+        log_interval: Steps between logged rows. The first step, the last, an evaluated and a
+            diverged one are always logged.
+        checkpoint_interval: Steps between checkpoints; 0 saves at the end only.
+    """
+
+    steps: int
+    batch: int
+    context: int
+    lr: float
+    seed: int = 1337
+    micro_batch: int | None = None
+    warmup_steps: int = 0
+    min_lr_ratio: float = 0.1
+    grad_clip: float = 1.0
+    eval_interval: int = 0
+    eval_windows: int | None = None
+    log_interval: int = 1
+    checkpoint_interval: int = 0
+
+    def __post_init__(self):
+        least = {"steps": 1, "batch": 1, "context": 1, "lr": 0, "seed": 0, "log_interval": 1}
+        least |= {"micro_batch": 1, "warmup_steps": 0, "grad_clip": 0, "eval_windows": 1}
+        least |= {"eval_interval": 0, "checkpoint_interval": 0, "min_lr_ratio": 0}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and not value >= bound:
+                raise InputError(f"{name} is {value}; it must be at least {bound}")
+        if self.min_lr_ratio > 1:
+            raise InputError(f"min_lr_ratio is {self.min_lr_ratio}; it must lie in [0, 1]")
+
+    def share(self, runtime: Runtime) -> slice:
+        """Return this rank's positions in the global batch."""
+        per_rank, rest = divmod(self.batch, runtime.world)
+        if rest:
+            raise InputError(f"batch {self.batch} does not divide among {runtime.world} ranks")
+        return slice(runtime.rank * per_rank, (runtime.rank + 1) * per_rank)
+
+    def micro_size(self, runtime: Runtime) -> int:
+        """Return the sequences of one forward pass on one rank."""
+        share = self.share(runtime)
+        per_rank = share.stop - share.start
+        size = self.micro_batch or per_rank
+        if per_rank % size:
+            raise InputError(
+                f"micro_batch {size} does not divide the {per_rank} sequences of a rank "
+                f"(batch {self.batch} over world size {runtime.world})"
+            )
+        return size
+
+    def due(self, step: int, interval: int) -> bool:
+        """Say whether something done every ``interval`` steps, and at the end, is due."""
+        return step == self.steps or (interval > 0 and step % interval == 0)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended; the same on all ranks.
+
+    Attributes:
+        status: ``finished``, ``diverged`` or ``interrupted``.
+        step: Optimizer steps taken, those before a resume included.
+        diverged_at: The step whose loss or gradient norm was not finite, or None.
+        final_val_loss: Validation loss of the last evaluation; NaN if the run diverged, None if
+            there was no evaluation yet.
+        final_train_loss: Loss of the last step, non-finite ones included; None before the first.
+        signal: The signal that interrupted the run, or None.
+    """
+
+    status: str
+    step: int
+    diverged_at: int | None = None
+    final_val_loss: float | None = None
+    final_train_loss: float | None = None
+    signal: int | None = None

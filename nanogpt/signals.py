@@ -1,0 +1,43 @@
+"""Stopping a run politely: the first signal asks, a second one insists."""
+
+import os
+import signal
+import threading
+import time
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+# torchrun passes on to its workers what the terminal has sent to them already.
+SAME_REQUEST_S = 0.5
+
+
+class StopSignals:
+    """A context in which SIGTERM and SIGINT are noted instead of ending the process.
+
+    A second one stops the process at once, as if there were no handler. Outside the main thread,
+    where Python allows no handlers, nothing is installed. Former handlers come back at the end.
+
+    Attributes:
+        received: The number of the first signal, or None.
+    """
+
+    def __init__(self):
+        self.received: int | None = None
+        self._former = {}
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            self._former = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame) -> None:
+        now = time.monotonic()
+        if self.received is None:
+            self.received, self._since = number, now
+        elif now - self._since > SAME_REQUEST_S:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
