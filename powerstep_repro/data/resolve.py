@@ -18,7 +18,8 @@ def resolve(config: Mapping[str, Any], data_dir: str | Path) -> TokenData:
 
     Args:
         config: The run's ``data`` config: ``kind`` (``builtin``, ``text``, ``tokens`` or
-            ``hub``; default: the name), ``name`` (shown on figures) and the kind's options (``conf/data``).
+            ``hub``; default: the name), ``name`` (shown on figures) and the kind's options
+            (``conf/data``).
         data_dir: Where built and prepared data sets live.
 
     Returns:

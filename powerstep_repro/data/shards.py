@@ -27,7 +27,7 @@ from typing import Protocol
 import numpy as np
 
 from nanogpt.data import DTYPES
-from powerstep_repro.data.tokenizers import Tokenizer
+from powerstep_repro.data.tokenizers import Tokenizer, dtype
 from powerstep_repro.errors import UserError
 
 Report = Callable[[str, int, int, int | None], None]
@@ -112,7 +112,7 @@ def tokenize(
         The shards' files, in the documents' order.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    width = DTYPES[tokenizer.dtype].itemsize
+    width = DTYPES[dtype(tokenizer)].itemsize
     tokens: dict[int, int] = {}  # of each shard on disk
     leading = leading_tokens = 0  # shards 0 to leading - 1 are all on disk
 
@@ -205,15 +205,15 @@ def _encode_shard(texts: list[str], path: Path) -> None:
     pieces = []
     for ids in _tokenizer.encode(texts):
         pieces += (ids, [_tokenizer.end])
-    tokens = np.concatenate(pieces)
-    if (largest := int(tokens.max())) >= _tokenizer.vocab_size:
+    tokens = np.concatenate(pieces, dtype=np.int64) if pieces else np.zeros(0, np.int64)
+    if (largest := int(tokens.max(initial=0))) >= _tokenizer.vocab_size:
         raise UserError(
             f"tokenizer {_tokenizer.name} gave token id {largest}, beyond its vocabulary of "
             f"{_tokenizer.vocab_size}"
         )
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
-        file.write(tokens.astype(DTYPES[_tokenizer.dtype]).tobytes())
+        file.write(tokens.astype(DTYPES[dtype(_tokenizer)]).tobytes())
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from nanogpt.data import DTYPES, FORMAT, dataset_hash
+from powerstep_repro.data import tokenizers
 from powerstep_repro.data.shards import Documents, Report, silent, tokenize
 from powerstep_repro.data.tokenizers import Tokenizer
 from powerstep_repro.errors import UserError
@@ -50,29 +52,21 @@ def is_complete(folder: Path) -> bool:
     return (folder / "meta.json").is_file()
 
 
-def ensure(
-    folder: Path,
-    corpus: Callable[[], Corpus],
-    *,
-    workers: int = 1,
-    wait: bool = True,
-    report: Report = silent,
-) -> bool:
-    """Build a data set unless it is there.
+def publish(folder: Path, fill: Callable[[Path], dict], *, wait: bool = True) -> bool:
+    """Make a data set unless it is there; it appears by one rename, as the last act.
 
     Args:
         folder: The data set's final place.
-        corpus: Describes it; called under the lock and only if there is something to build.
-        workers: Processes that tokenize. The result does not depend on it.
-        wait: Wait for another process that builds the same folder, instead of refusing.
-        report: Is told of the progress.
+        fill: Writes the token files into the empty folder it is given and returns the content of
+            ``meta.json``; called under the lock.
+        wait: Wait for another process that makes the same folder, instead of refusing.
 
     Returns:
-        Whether it was built by this call.
+        Whether it was made by this call.
 
     Raises:
-        UserError: The corpus is empty, the folder is taken by something else or not writable, or
-            another process builds it and ``wait`` is false.
+        UserError: The folder is taken by something else or not writable, or another process makes
+            it and ``wait`` is false.
     """
     if is_complete(folder):
         return False
@@ -81,16 +75,24 @@ def ensure(
         with _exclusive(folder, wait):
             if is_complete(folder):
                 return False
-            if folder.exists() and any(folder.iterdir()):
+            if folder.exists():
                 raise UserError(
-                    f"{folder} holds files but no meta.json, so it is not a data set of this "
+                    f"{folder} exists but has no meta.json, so it is not a data set of this "
                     "project; move it away or choose another data_dir"
                 )
-            _build(folder, corpus(), workers, report)
+            staging = folder.with_name(f".{folder.name}.staging")
+            with suppress(FileNotFoundError):
+                shutil.rmtree(staging)
+            staging.mkdir()
+            meta = json.dumps(fill(staging), indent=1, ensure_ascii=False) + "\n"
+            with (staging / "meta.json").open("wb") as file:
+                file.write(meta.encode())
+                _sync(file)
+            _sync_folder(staging)
+            staging.rename(folder)
+            _sync_folder(folder.parent)
     except OSError as error:
-        raise UserError(
-            f"the data set {folder} cannot be written: {error.strerror or error}"
-        ) from error
+        raise UserError(f"the data set {folder} cannot be made: {error}") from error
     return True
 
 
@@ -105,86 +107,100 @@ def _exclusive(folder: Path, wait: bool) -> Iterator[None]:
         yield
 
 
-def _build(folder: Path, corpus: Corpus, workers: int, report: Report) -> None:
+def ensure(
+    folder: Path,
+    corpus: Callable[[], Corpus],
+    *,
+    workers: int = 1,
+    wait: bool = True,
+    report: Report = silent,
+) -> bool:
+    """Tokenize a corpus into a data set unless it is there.
+
+    An interrupted call leaves its finished shards to the next.
+
+    Args:
+        folder: The data set's final place.
+        corpus: Describes it; called only if there is something to do.
+        workers: Processes that tokenize. The result does not depend on it.
+        wait: Wait for another process that builds the same folder, instead of refusing.
+        report: Is told of the progress.
+
+    Returns:
+        Whether it was built by this call.
+
+    Raises:
+        UserError: The corpus is empty, or as for :func:`publish`.
+    """
+    built = publish(
+        folder, lambda staging: _tokenized(folder, staging, corpus(), workers, report), wait=wait
+    )
+    for leftover in folder.parent.glob(f".{folder.name}.partial-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    return built
+
+
+def _tokenized(folder: Path, staging: Path, corpus: Corpus, workers: int, report: Report) -> dict:
+    """Write a corpus's token files into ``staging``; return their description."""
     if corpus.max_tokens is not None and corpus.max_tokens < 1:
         raise UserError(f"max_tokens={corpus.max_tokens} must be at least 1")
     # The shards' folder is named by all that their bytes depend on: another source or tokenizer
     # never meets them, not even from a worker that outlives its parent for a moment.
-    plan = {
-        "format": FORMAT,
-        "source": corpus.source,
-        "tokenizer": corpus.tokenizer.fingerprint,
-        "shard_documents": [corpus.val.size, corpus.train.size],
-    }
-    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
+    plan = json.dumps(
+        [
+            FORMAT,
+            corpus.source,
+            corpus.tokenizer.fingerprint,
+            corpus.val.size,
+            corpus.train.size,
+        ],
+        sort_keys=True,
+    )
     stem = f".{folder.name}.partial-"
-    partial = folder.with_name(stem + digest)
+    partial = folder.with_name(stem + hashlib.sha256(plan.encode()).hexdigest()[:12])
     for other in folder.parent.glob(f"{stem}*"):
         if other != partial:
             shutil.rmtree(other)
-    shards = {}
-    for split, documents, limit in (
+    dtype = tokenizers.dtype(corpus.tokenizer)
+    width = DTYPES[dtype].itemsize
+    meta = {
+        "format": FORMAT,
+        "name": corpus.name,
+        "dtype": dtype,
+        "vocab_size": corpus.tokenizer.vocab_size,
+        "tokenizer": corpus.tokenizer.name,
+    }
+    for split, documents, max_tokens in (
         ("val", corpus.val, None),
         ("train", corpus.train, corpus.max_tokens),
     ):
-        shards[split] = tokenize(
+        shards = tokenize(
             split,
             documents,
             corpus.tokenizer,
             partial / split,
             workers=workers,
-            max_tokens=limit,
+            max_tokens=max_tokens,
             report=report,
         )
-        if not shards[split]:
+        limit = None if max_tokens is None else max_tokens * width
+        size, meta[f"{split}_sha256"] = _join(shards, staging / f"{split}.bin", limit)
+        meta[f"{split}_tokens"] = size // width
+        if size == 0:
             raise UserError(
                 f"the {'validation' if split == 'val' else 'training'} split of data set "
-                f"{corpus.name} is empty: its source holds too few documents"
+                f"{corpus.name} is empty: its source holds too little text"
             )
-    _publish(folder, corpus, shards)
-    shutil.rmtree(partial)
+    meta["hash"] = dataset_hash(meta["train_sha256"], meta["val_sha256"], dtype)
+    return {**meta, "source": corpus.source}
 
 
-def _publish(folder: Path, corpus: Corpus, shards: dict[str, list[Path]]) -> None:
-    """Join the shards and give the result its final name, as the last act."""
-    staging = folder.with_name(f".{folder.name}.staging")
-    with suppress(FileNotFoundError):
-        shutil.rmtree(staging)
-    staging.mkdir()
-    width = DTYPES[corpus.tokenizer.dtype].itemsize
-    tokens, sha256 = {}, {}
-    for split, paths in shards.items():
-        limit = corpus.max_tokens * width if split == "train" and corpus.max_tokens else None
-        size, sha256[split] = _join(paths, staging / f"{split}.bin", limit)
-        tokens[split] = size // width
-    meta = {
-        "format": FORMAT,
-        "name": corpus.name,
-        "dtype": corpus.tokenizer.dtype,
-        "vocab_size": corpus.tokenizer.vocab_size,
-        "tokenizer": corpus.tokenizer.name,
-        "train_tokens": tokens["train"],
-        "val_tokens": tokens["val"],
-        "train_sha256": sha256["train"],
-        "val_sha256": sha256["val"],
-        "hash": dataset_hash(sha256["train"], sha256["val"], corpus.tokenizer.dtype),
-        "source": corpus.source,
-    }
-    publish_meta(staging, folder, meta)
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
-def publish_meta(staging: Path, folder: Path, meta: dict) -> None:
-    """Write the description into ``staging`` and rename the whole to ``folder``."""
-    with (staging / "meta.json").open("w", encoding="utf-8") as file:
-        file.write(json.dumps(meta, indent=1, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(staging)
-    staging.rename(folder)
-    sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Make the names in a folder last."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -204,6 +220,5 @@ def _join(paths: list[Path], target: Path, limit: int | None) -> tuple[int, str]
                     out.write(block)
                     digest.update(block)
                     size += len(block)
-        out.flush()
-        os.fsync(out.fileno())
+        _sync(out)
     return size, digest.hexdigest()
