@@ -1,0 +1,21 @@
+"""What figures, tables and the report are made from: the runs of each sweep in one profile."""
+
+from powerstep_repro.evidence.cells import (
+    Cell,
+    Evidence,
+    Outcome,
+    Source,
+    data_label,
+    hyperparameters,
+    n_label,
+)
+
+__all__ = [
+    "Cell",
+    "Evidence",
+    "Outcome",
+    "Source",
+    "data_label",
+    "hyperparameters",
+    "n_label",
+]

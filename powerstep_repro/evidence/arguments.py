@@ -1,0 +1,76 @@
+"""The command line that ``plot``, ``table`` and ``report`` share."""
+
+import argparse
+import logging
+from collections.abc import Sequence
+
+from powerstep_repro.config import choices, suggestion
+from powerstep_repro.errors import UserError
+from powerstep_repro.evidence.cells import Evidence, Source
+
+ALL = "all"
+
+
+def parse(
+    argv: Sequence[str] | None, command: str, what: str, names: Sequence[str], writes: str
+) -> tuple[list[str], Evidence]:
+    """Read ``NAME ... key=value ...``.
+
+    Args:
+        argv: the arguments; None takes the process's own.
+        command: the module behind ``python -m powerstep_repro.``.
+        what: what a NAME names, in one word; empty if the command takes none.
+        names: the known names.
+        writes: what is written where, for the help.
+
+    Returns:
+        The names asked for, and the evidence of the profile and results folder asked for.
+
+    Raises:
+        UserError: an unknown name, key or profile, with the nearest known one.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m powerstep_repro.{command}",
+        usage=f"%(prog)s {'NAME ... ' if what else ''}[profile=tiny] [results_dir=results] "
+        "[key=value ...]",
+        description=writes,
+        epilog=(f"{what} names: {', '.join(names)}, or {ALL}. " if what else "")
+        + "Further key=value apply to every run that is looked for, as on the sweep's command "
+        "line. Reads logs alone: no GPU, no data, no torch.",
+    )
+    parser.add_argument("words", nargs="*", metavar="NAME or key=value")
+    words = parser.parse_args(argv).words
+    asked = [word for word in words if "=" not in word]
+    pairs = dict(word.split("=", 1) for word in words if "=" in word)
+    if asked and not what:
+        raise UserError(f"unexpected {asked[0]!r}: {command} takes key=value only")
+    if what and not asked:
+        raise UserError(f"name a {what}: {', '.join(names)}, or {ALL}")
+    for word in asked:
+        if word not in (*names, ALL):
+            known = ", ".join(names)
+            near = suggestion(word, list(names))
+            raise UserError(f"unknown {what} {word!r}{near}: choose one of {known}, or {ALL}")
+    profile = pairs.pop("profile", "tiny")
+    if profile not in choices("profile"):
+        known = choices("profile")
+        near = suggestion(profile, known)
+        raise UserError(f"unknown profile {profile!r}{near}: choose one of {', '.join(known)}")
+    results_dir = pairs.pop("results_dir", "results")
+    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
+    evidence = Evidence(results_dir, profile, [f"{key}={value}" for key, value in pairs.items()])
+    wanted = list(names) if ALL in asked else list(dict.fromkeys(asked))
+    return wanted, evidence
+
+
+def print_missing(sources: Sequence[Source]) -> None:
+    """Print, for each sweep with settings that were not run, the command that would run them."""
+    for source in sources:
+        missing = [cell for cell in source.cells if not cell.runs]
+        if not missing:
+            continue
+        models = list(dict.fromkeys(cell.model for cell in missing))
+        all_models = list(dict.fromkeys(cell.model for cell in source.cells))
+        narrow = [f"model={','.join(models)}"] if len(models) < len(all_models) else []
+        print(f"not run: {len(missing)} of {len(source.cells)} settings of sweep {source.sweep}")
+        print(f"  {source.command(*narrow)}")

@@ -1,0 +1,255 @@
+"""What figures, tables and the report are made from: the runs of each sweep in one profile.
+
+A figure or a table names its sweeps; each is expanded, and every planned setting gets the runs
+that match it on config values. A model's cells are all on one data set. Imports no torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from powerstep_repro.config import canonical, expand, flatten
+from powerstep_repro.paper.claims import Side
+from powerstep_repro.runs import Loaded, load, select
+from powerstep_repro.tables.statistics import NOT_RUN, Final
+
+FINISHED, DIVERGED, UNFINISHED, MIXED, FAILED = (
+    "finished",
+    "diverged",
+    "unfinished",
+    "mixed",
+    "failed",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the runs of one cell ended.
+
+    Attributes:
+        status: finished (all), diverged (all), unfinished (none ended), mixed, failed or not run.
+        finals: final losses of the finished runs by seed.
+        diverged: the step of divergence by seed.
+        unfinished: the step reached so far by seed.
+    """
+
+    status: str
+    finals: Mapping[int, Final] = field(default_factory=dict)
+    diverged: Mapping[int, int] = field(default_factory=dict)
+    unfinished: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        """Number of runs that ended, well or not."""
+        return len(self.finals) + len(self.diverged)
+
+    @property
+    def mean(self) -> float:
+        """Mean final loss of the finished runs; infinite if none finished and one diverged."""
+        if self.finals:
+            return float(np.mean([final.loss for final in self.finals.values()]))
+        return float("inf") if self.diverged else float("nan")
+
+    def words(self, digits: int = 3) -> str:
+        """Say the outcome in a table's cell: a number, or what happened instead of one."""
+        if self.status == FINISHED:
+            return f"{self.mean:.{digits}f}"
+        steps = ", ".join(f"{step:,}" for step in self.diverged.values())
+        if self.status == DIVERGED:
+            return f"diverged at step {steps}"
+        if self.status == UNFINISHED:
+            return f"unfinished at step {max(self.unfinished.values()):,}"
+        if self.status == MIXED:
+            parts = [f"{self.mean:.{digits}f}"] if self.finals else []
+            if self.diverged:
+                parts.append(f"{len(self.diverged)} of {self.n} diverged at step {steps}")
+            if self.unfinished:
+                parts.append(f"{len(self.unfinished)} unfinished")
+            return "; ".join(parts)
+        return self.status
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One planned setting with its runs, all on one data set."""
+
+    config: dict[str, Any]
+    runs: list[str]
+    failed: list[str]
+    loaded: Loaded = field(repr=False)
+    data_name: str | None
+    data_hash: str | None
+
+    @property
+    def model(self) -> str:
+        """The model's key."""
+        return self.config["model"]["name"]
+
+    @property
+    def optimizer(self) -> str:
+        """The optimizer's key."""
+        return self.config["optimizer"]["name"]
+
+    def value(self, key: str) -> Any:
+        """Return a config value by its dotted key; None where the config has no such key."""
+        node: Any = self.config
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, dict) else None
+        return node
+
+    def is_side(self, side: Side) -> bool:
+        """Whether this is the optimizer and has the values that a claim's side asks for."""
+        return self.optimizer == side.optimizer and all(
+            canonical(self.value(key)) == canonical(wanted) for key, wanted in side.where.items()
+        )
+
+    @cached_property
+    def outcome(self) -> Outcome:
+        """How the runs ended."""
+        finals, diverged, unfinished = {}, {}, {}
+        for run in self.runs:
+            facts = self.loaded.runs.loc[run]
+            seed, loss = int(facts["seed"]), _number(facts["final_val_loss"])
+            if facts["status"] == DIVERGED:
+                diverged[seed] = int(_number(facts["diverged_at"], _number(facts["steps_done"], 0)))
+            elif facts["status"] == FINISHED and np.isfinite(loss):
+                finals[seed] = Final(loss, self.loaded.windows(run))
+            else:
+                unfinished[seed] = int(_number(facts["steps_done"], 0))
+        kinds = [bool(finals), bool(diverged), bool(unfinished)]
+        if sum(kinds) > 1:
+            status = MIXED
+        elif sum(kinds) == 1:
+            status = (FINISHED, DIVERGED, UNFINISHED)[kinds.index(True)]
+        else:
+            status = FAILED if self.failed else NOT_RUN
+        return Outcome(status, finals, diverged, unfinished)
+
+
+def _number(value: Any, default: Any = float("nan")) -> float:
+    """Read a summary's field: null, missing and NaN give the default."""
+    return float(value) if value is not None and value == value else float(default or 0)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A sweep's cells in the order of its expansion, and how to run what is missing."""
+
+    sweep: str
+    profile: str
+    overrides: tuple[str, ...]
+    cells: list[Cell]
+    warnings: list[str]
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether any cell has a run."""
+        return any(cell.runs for cell in self.cells)
+
+    def find(self, model: str | None = None, side: Side | None = None, **values: Any) -> list[Cell]:
+        """Return the cells of a model and a side with the given config values, in order."""
+        return [
+            cell
+            for cell in self.cells
+            if (model is None or cell.model == model)
+            and (side is None or cell.is_side(side))
+            and all(canonical(cell.value(k)) == canonical(v) for k, v in values.items())
+        ]
+
+    def command(self, *extra: str) -> str:
+        """Return the command that trains what is missing, for all or with more overrides."""
+        words = ["python -m powerstep_repro.sweep", self.sweep, f"profile={self.profile}"]
+        words += [*self.overrides, *extra]
+        needs_path = any(
+            cell.config["data"].get("path", "") is None and cell.config["data"]["kind"] == "tokens"
+            for cell in self.cells
+        )
+        return " ".join(words + (["data.path=FOLDER"] if needs_path else []))
+
+
+def data_label(cells: Sequence[Cell]) -> str:
+    """Name the data sets of cells that have runs, with their hashes."""
+    seen = dict.fromkeys((c.data_name, c.data_hash) for c in cells if c.runs)
+    return ", ".join(f"{name} ({digest})" for name, digest in seen) or "none yet"
+
+
+def n_label(cells: Sequence[Cell]) -> str:
+    """Say how many seeds the curves or cells that were run have."""
+    counts = sorted({len(cell.runs) for cell in cells if cell.runs})
+    if not counts:
+        return "n = 0"
+    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+
+
+class Evidence:
+    """All runs of one profile under one results folder, read once; sources by sweep.
+
+    Args:
+        results_dir: the folder that holds ``<profile>/runs``.
+        profile: tiny, h100 or paper.
+        overrides: config overrides for every sweep, as on the sweep's command line.
+    """
+
+    def __init__(self, results_dir: str | Path, profile: str, overrides: Sequence[str] = ()):
+        self.folder = Path(results_dir) / profile
+        self.profile = profile
+        self.overrides = tuple(overrides)
+        self._sources: dict[tuple[str, tuple[str, ...]], Source] = {}
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The runs, their configs and summaries; histories are read when asked for."""
+        return load(self.folder / "runs")
+
+    def source(self, sweep: str, *extra: str) -> Source:
+        """Return the cells of a sweep, with further overrides if any."""
+        key = (sweep, extra)
+        if key not in self._sources:
+            self._sources[key] = self._match(sweep, extra)
+        return self._sources[key]
+
+    def source_or(self, sweep: str, *stand_in: str) -> Source:
+        """Return a sweep's source, or at ``h100``, if it has no runs, that with other overrides.
+
+        Some sweeps of the paper are on a model that is too large for a budget of minutes; the
+        same sweep on a smaller one then stands in, and what is drawn must say so.
+        """
+        source = self.source(sweep)
+        if self.profile == "h100" and not source.has_runs:
+            other = self.source(sweep, *stand_in)
+            return other if other.has_runs else source
+        return source
+
+    def _match(self, sweep: str, extra: tuple[str, ...]) -> Source:
+        given = (f"profile={self.profile}", *self.overrides, *extra)
+        configs = [planned.config for planned in expand(sweep, given)]
+        # Models whose data is configured alike share one data set; others have their own.
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for config in configs:
+            words = [config["data"], config["model"].get("tokenizer")]
+            groups.setdefault(canonical(words), []).append(config)
+        found: dict[int, Cell] = {}
+        warnings: list[str] = []
+        for group in groups.values():
+            selection = select(self.loaded, group)
+            warnings += selection.warnings
+            for cell in selection.cells:
+                found[id(cell.config)] = Cell(
+                    cell.config,
+                    cell.runs,
+                    cell.failed,
+                    self.loaded,
+                    selection.data_name,
+                    selection.data_hash,
+                )
+        cells = [found[id(config)] for config in configs if id(config) in found]
+        return Source(sweep, self.profile, self.overrides + extra, cells, warnings)
+
+
+def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the optimizer's own hyperparameters of a config, without its name."""
+    return {k: v for k, v in flatten(config["optimizer"]) if k != "name"}

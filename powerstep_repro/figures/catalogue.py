@@ -1,0 +1,205 @@
+"""The figures of the paper, one function each, from a profile's runs to a matplotlib figure.
+
+To add one: write a function here under ``@figure``, naming the sweeps whose runs it shows, and
+give it a line in the Makefile. The paper's panels, titles and numbers are in ``paper.layout``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from powerstep_repro.evidence import Cell, Evidence, Source, data_label, n_label
+from powerstep_repro.figures import panels, style
+from powerstep_repro.figures.curves import Curve, read_curve
+from powerstep_repro.paper import FIGURES, MODELS, optimizer_label
+from powerstep_repro.paper.assumed import SPT_BETAS
+
+PLUMBING = "PLUMBING CHECK, NO EVIDENCE"
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """A figure: its name, the sweeps that fill it, and the function that draws it."""
+
+    name: str
+    sweeps: tuple[str, ...]
+    draw: Callable[[Evidence], Figure]
+
+
+CATALOGUE: dict[str, FigureSpec] = {}
+
+
+def figure(*sweeps: str) -> Callable:
+    """Enter a function into the catalogue under its own name, with the sweeps that it shows."""
+
+    def enter(draw: Callable[[Evidence], Figure]) -> Callable[[Evidence], Figure]:
+        CATALOGUE[draw.__name__] = FigureSpec(draw.__name__, sweeps, draw)
+        return draw
+
+    return enter
+
+
+# What a panel's curves are: label, colour, line style and cell of each.
+Line = tuple[str, str, style.Dash, Cell]
+
+
+def _frame(name: str, evidence: Evidence, cells: Sequence[Cell]) -> tuple[Figure, list[Axes]]:
+    subtitle = f"profile {evidence.profile} · data {data_label(cells)} · {n_label(cells)}"
+    banner = PLUMBING if evidence.profile == "tiny" else ""
+    canvas, axes = panels.grid(FIGURES[name], subtitle, banner)
+    panels.footnote(canvas, panels.smoothing_note())
+    return canvas, axes
+
+
+def _fill(ax: Axes, source: Source, lines: Sequence[Line], *command: str, note: str = "") -> None:
+    """Draw a panel's curves, or say that it was not run and how to."""
+    curves: list[Curve] = []
+    missing = []
+    for label, color, dash, cell in lines:
+        curve = read_curve(cell, label, color, dash)
+        if curve.strands:
+            curves.append(curve)
+        else:
+            missing.append(f"{label} (failed)" if cell.failed else label)
+    if curves:
+        panels.loss_panel(ax, curves, missing, note or _note(lines))
+    else:
+        panels.not_run(ax, source.command(*command))
+
+
+def _note(lines: Sequence[Line]) -> str:
+    """Name the learning rate, where all curves share it, and the number of steps."""
+    rates = sorted({cell.config["lr"] for *_, cell in lines})
+    steps = max(cell.config["steps"] for *_, cell in lines)
+    shared = f"lr {rates[0]:g} · " if len(rates) == 1 else ""
+    return f"{shared}{steps:,} steps"
+
+
+def _by_optimizer(cells: Sequence[Cell], suffix: Callable[[Cell], str] = lambda cell: "") -> list:
+    """Give each cell its optimizer's colour; the variants of one optimizer differ in line style."""
+    lines, seen = [], {}
+    for cell in cells:
+        color, dash = style.of_optimizer(cell.optimizer)
+        rank = seen[cell.optimizer] = seen.get(cell.optimizer, -1) + 1
+        others = [d for d in style.VARIANTS if d != dash]
+        chosen = dash if rank == 0 else others[(rank - 1) % len(others)]
+        lines.append((optimizer_label(cell.optimizer) + suffix(cell), color, chosen, cell))
+    return lines
+
+
+def _by_value(cells: Sequence[Cell], key: str, symbol: str) -> list[Line]:
+    """Shade the cells of one optimizer by a config value, from light to dark."""
+    cells = sorted(cells, key=lambda cell: cell.value(key))
+    tints = style.shades(cells[0].optimizer, len(cells)) if cells else []
+    return [
+        (f"{symbol} = {cell.value(key):g}", tint, style.VARIANTS[i % len(style.VARIANTS)], cell)
+        for i, (cell, tint) in enumerate(zip(cells, tints, strict=True))
+    ]
+
+
+@figure()
+def spt(evidence: Evidence) -> Figure:
+    """Figure 1: the signed power transform sign(x)|x|^β over x in [−1, 1]; needs no run."""
+    spec = FIGURES["spt"]
+    canvas, (ax,) = panels.grid(spec, "exact, from the formula; the values of β are assumed")
+    # Points crowd at zero, where the curves are steep.
+    half = np.geomspace(1e-6, 1.0, 400)
+    x = np.concatenate([-half[::-1], [0.0], half])
+    tints = style.shades("powerstep", len(SPT_BETAS))
+    for beta, tint, dash in zip(SPT_BETAS, tints, style.VARIANTS, strict=False):
+        name = {0.0: " (sign)", 1.0: " (identity)"}.get(beta, "")
+        ax.plot(
+            x,
+            np.sign(x) * np.abs(x) ** beta,
+            color=tint,
+            linestyle=dash,
+            label=f"β = {beta:g}{name}",
+        )
+    ax.set(xlabel="x", ylabel="Φβ(x)", xlim=(-1.02, 1.02), ylim=(-1.1, 1.1))
+    ax.legend(loc="lower right")
+    return canvas
+
+
+@figure("small")
+def small(evidence: Evidence) -> Figure:
+    """Figure 2: training loss of five optimizers, six models."""
+    source = evidence.source("small")
+    canvas, axes = _frame("small", evidence, source.cells)
+    for ax, panel in zip(axes, FIGURES["small"].panels, strict=True):
+        _fill(ax, source, _by_optimizer(source.find(panel.key)), f"model={panel.key}")
+    return canvas
+
+
+@figure("beta", "gamma")
+def hyper(evidence: Evidence) -> Figure:
+    """Figure 3: PowerStep over β and over γ, on GPT-2 Medium (at h100, if need be, on Small)."""
+    sources = [evidence.source_or(sweep, "model=gpt2_small") for sweep in ("beta", "gamma")]
+    cells = [cell for source in sources for cell in source.cells]
+    canvas, axes = _frame("hyper", evidence, cells)
+    for ax, source, key in zip(axes, sources, ("beta", "gamma"), strict=True):
+        lines = _by_value(source.cells, f"optimizer.{key}", {"beta": "β", "gamma": "γ"}[key])
+        model = source.cells[0].model
+        note = f"{MODELS[model]}, {_note(lines)}"
+        if model != "gpt2_medium":
+            note = f"{MODELS[model]}, not the paper's Medium · lr {source.cells[0].config['lr']:g}"
+        _fill(ax, source, lines, note=note)
+    return canvas
+
+
+@figure("quant")
+def quant(evidence: Evidence) -> Figure:
+    """Figure 4: int8 state against fp32, both codes."""
+    source = evidence.source("quant")
+    canvas, axes = _frame("quant", evidence, source.cells)
+    for ax, panel in zip(axes, FIGURES["quant"].panels, strict=True):
+        lines = _by_optimizer(source.find(panel.key), _code)
+        _fill(ax, source, lines, f"model={panel.key}")
+    return canvas
+
+
+def _code(cell: Cell) -> str:
+    code = cell.value("optimizer.code")
+    return f", {code}" if code else ""
+
+
+@figure("large")
+def large(evidence: Evidence) -> Figure:
+    """Figure 5: AdamW in fp32 against PowerStep int8, four large models."""
+    source = evidence.source("large")
+    canvas, axes = _frame("large", evidence, source.cells)
+    for ax, panel in zip(axes, FIGURES["large"].panels, strict=True):
+        _fill(ax, source, _by_optimizer(source.find(panel.key)), f"model={panel.key}")
+    return canvas
+
+
+@figure("lr")
+def lr(evidence: Evidence) -> Figure:
+    """Figure 6: six learning rates, AdamW and PowerStep."""
+    source = evidence.source("lr")
+    canvas, axes = _frame("lr", evidence, source.cells)
+    for ax, panel in zip(axes, FIGURES["lr"].panels, strict=True):
+        cells = [cell for cell in source.cells if cell.optimizer == panel.key]
+        lines = _by_value(cells, "lr", "lr")
+        note = f"{MODELS[cells[0].model]} · {_note(lines)}" if cells else ""
+        _fill(ax, source, lines, f"optimizer={panel.key}", note=note)
+    return canvas
+
+
+@figure("stacey")
+def stacey(evidence: Evidence) -> Figure:
+    """Figure 7: PowerStep against Stacey at two learning rates, two models."""
+    source = evidence.source("stacey")
+    canvas, axes = _frame("stacey", evidence, source.cells)
+    for ax, panel in zip(axes, FIGURES["stacey"].panels, strict=True):
+        lines = _by_optimizer(source.find(panel.key), lambda cell: f", lr {cell.config['lr']:g}")
+        _fill(ax, source, lines, f"model={panel.key}")
+    return canvas
+
+
+def draw(name: str, evidence: Evidence) -> Figure:
+    """Draw one figure of the catalogue in the house style."""
+    with style.house_style():
+        return CATALOGUE[name].draw(evidence)
