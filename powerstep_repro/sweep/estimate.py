@@ -1,0 +1,65 @@
+"""How long a run will take: measured on runs of its shape, else a guess, else unknown."""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+# Without any finished run: a `tiny` run is sized to take about this long on one core, start-up and
+# evaluation included. Other profiles depend on a device that a plan cannot know: unknown.
+TINY_SECONDS = 15.0
+
+# Fields that set the time of a step; the optimizer is added where a run with the same one is there.
+SHAPE = ("profile", "model", "batch", "context", "precision", "compile")
+
+
+class History:
+    """The time a step took in runs that have ended, by the shape of the run.
+
+    Args:
+        ended: (config, summary) of each ended run; those without a time are passed over.
+    """
+
+    def __init__(self, ended: Iterable[tuple[dict, dict]] = ()):
+        self._seconds: dict[tuple, list[float]] = {}
+        for config, summary in ended:
+            wall, steps = summary.get("wall_s"), summary.get("steps_done")
+            if wall and steps:
+                for key in _keys(config):
+                    self._seconds.setdefault(key, []).append(wall / steps)
+
+    def seconds(self, config: dict, steps_done: int = 0) -> tuple[float | None, str]:
+        """Seconds that ``config`` needs from ``steps_done`` on, and where that is known from.
+
+        Returns:
+            (seconds, "measured" | "guess"), or (None, "unknown").
+        """
+        left = max(0, config["steps"] - steps_done)
+        for key in _keys(config):
+            if key in self._seconds:
+                return median(self._seconds[key]) * left, "measured"
+        if config["profile"] == "tiny":
+            return TINY_SECONDS * left / max(1, config["steps"]), "guess"
+        return None, "unknown"
+
+
+def _keys(config: dict) -> list[tuple]:
+    """Lookup keys, the closest first: same shape and optimizer, then same shape."""
+    shape = tuple(repr(config.get(field)) for field in SHAPE)
+    return [(*shape, config["optimizer"]["name"]), shape]
+
+
+def makespan(seconds: Sequence[float], workers: int) -> float:
+    """Seconds until ``workers`` that take the next run as soon as they are free have done all."""
+    free = [0.0] * max(1, workers)
+    for each in seconds:
+        heapq.heapreplace(free, free[0] + each)
+    return max(free)
+
+
+def duration(seconds: float) -> str:
+    """``seconds`` for people: 45 s, 12 min, 3.5 h, 2.1 d."""
+    for limit, unit, size in ((90, "s", 1), (5400, "min", 60), (172800, "h", 3600)):
+        if seconds < limit:
+            value = seconds / size
+            return f"{value:.1f} {unit}" if unit == "h" and value < 10 else f"{value:.0f} {unit}"
+    return f"{seconds / 86400:.1f} d"
