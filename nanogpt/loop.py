@@ -286,7 +286,7 @@ class _Run:
 
 
 def _check_vocabulary(model: nn.Module, data: TokenData) -> None:
-    rows = model.config.vocab_size
+    rows = getattr(model, "vocab_size", data.vocab_size)
     if data.vocab_size > rows:
         raise InputError(
             f"the data set {data.name!r} has a vocabulary of {data.vocab_size}, the model one of "

@@ -150,6 +150,11 @@ class GPT(nn.Module):
             return Output(None, logits)
         return Output(F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()), None)
 
+    @property
+    def vocab_size(self) -> int:
+        """Token ids that the model knows; the trainer holds the data against it."""
+        return self.config.vocab_size
+
     def n_params(self) -> int:
         """Count all parameters, the tied embedding once."""
         return sum(parameter.numel() for parameter in self.parameters())

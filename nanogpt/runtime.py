@@ -1,5 +1,6 @@
 """Where and how a run computes: device, ranks, precision, determinism, seeds."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,8 +24,8 @@ def seeded(*key: int) -> None:
     Called before a model is built, ``seeded(seed)`` makes its initial weights depend on the seed
     alone. The numbers are mixed, not added: (seed 1, rank 0) and (seed 0, rank 1) are unrelated.
     """
-    mixed = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
-    torch.manual_seed(int(mixed) & (2**63 - 1))
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)  # torch takes 63 bits everywhere
 
 
 def decay_groups(
