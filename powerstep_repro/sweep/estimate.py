@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import median, mode
 
 # Without any finished run: a `tiny` run is sized to take about this long on one core, start-up and
 # evaluation included. Other profiles depend on a device that a plan cannot know: unknown.
@@ -16,27 +16,30 @@ class History:
     """The time a step took in runs that have ended, by the shape of the run.
 
     Args:
-        ended: (config, summary) of each ended run; those without a time are passed over.
+        ended: (config, facts) of each ended run, the facts ``wall_s``, ``steps_done`` and
+            ``device``; runs without a time are passed over.
     """
 
     def __init__(self, ended: Iterable[tuple[dict, dict]] = ()):
-        self._seconds: dict[tuple, list[float]] = {}
-        for config, summary in ended:
-            wall, steps = summary.get("wall_s"), summary.get("steps_done")
-            if wall and steps:
+        self._seen: dict[tuple, list[tuple[float, str]]] = {}
+        for config, facts in ended:
+            wall, steps = facts.get("wall_s"), facts.get("steps_done")
+            if wall and steps and wall / steps > 0:  # a missing number may be NaN
                 for key in _keys(config):
-                    self._seconds.setdefault(key, []).append(wall / steps)
+                    seen = (wall / steps, str(facts.get("device")))
+                    self._seen.setdefault(key, []).append(seen)
 
     def seconds(self, config: dict, steps_done: int = 0) -> tuple[float | None, str]:
         """Seconds that ``config`` needs from ``steps_done`` on, and where that is known from.
 
         Returns:
-            (seconds, "measured" | "guess"), or (None, "unknown").
+            (seconds, "measured on DEVICE"), (seconds, "guess") or (None, "unknown").
         """
         left = max(0, config["steps"] - steps_done)
         for key in _keys(config):
-            if key in self._seconds:
-                return median(self._seconds[key]) * left, "measured"
+            if key in self._seen:
+                seconds, devices = zip(*self._seen[key], strict=True)
+                return median(seconds) * left, f"measured on {mode(devices)}"
         if config["profile"] == "tiny":
             return TINY_SECONDS * left / max(1, config["steps"]), "guess"
         return None, "unknown"

@@ -87,13 +87,13 @@ def table(entries: Sequence[Entry], title: str) -> Table:
         label = LABEL[entry.state] if entry.state != DONE else status
         if status == "diverged":
             label = f"diverged at step {entry.summary.get('diverged_at')}"
-        steps = f"{entry.summary.get('steps_done') or 0}/{entry.config['steps']}"
+        steps = f"{entry.summary.get('steps') or 0}/{entry.config['steps']}"
         if entry.state == DONE:
             left = ""
         elif entry.seconds is None:
             left = "unknown"
         else:
-            left = ("" if entry.source == "measured" else "guess: ") + duration(entry.seconds)
+            left = ("guess: " if entry.source == "guess" else "") + duration(entry.seconds)
         out.add_row(entry.name, label, steps, left)
     return out
 
@@ -110,4 +110,6 @@ def headline(entries: Sequence[Entry], workers: int) -> str:
     time = f"about {duration(makespan(known, workers))}" if known else "time unknown"
     if known and len(known) < len(left):
         time = f"at least {duration(makespan(known, workers))} ({len(left) - len(known)} unknown)"
-    return f"{line}; {time} on {workers} worker{'s' if workers != 1 else ''}"
+    sources = sorted({entry.source for entry in left if entry.seconds is not None})
+    source = f" ({', '.join(sources)})" if sources else ""
+    return f"{line}; {time} on {workers} worker{'s' if workers != 1 else ''}{source}"

@@ -74,7 +74,7 @@ def _any_run(loaded: Loaded, config: dict) -> Path | None:
 def history(loaded: Iterable[Loaded]) -> History:
     """The step times of all ended runs."""
     return History(
-        (each.configs[name], each.runs.loc[name, ["wall_s", "steps_done"]].to_dict())
+        (each.configs[name], each.runs.loc[name, ["wall_s", "steps_done", "device"]].to_dict())
         for each in loaded
         for name in _ended(each)
     )

@@ -1,0 +1,121 @@
+"""Guards the plan: states, order of work, and where an estimated time comes from."""
+
+import json
+
+import pytest
+from rich.console import Console
+from sweep_fakes import entry
+
+from powerstep_repro.sweep import plan
+from powerstep_repro.sweep.estimate import TINY_SECONDS, History, duration, makespan
+from powerstep_repro.sweep.report import Pace, loss_text
+from powerstep_repro.sweep.state import last_line, last_row
+
+
+def with_status(folder, name, status, **summary):
+    out = entry(folder, name, "steps=200")
+    out.run_dir.mkdir(parents=True)
+    (out.run_dir / "summary.json").write_text(json.dumps({"status": status, **summary}))
+    return out
+
+
+def config(**changes):
+    return entry("x", "run", "steps=100").config | changes
+
+
+def test_the_time_is_measured_on_runs_of_the_same_shape():
+    other = config(optimizer={"name": "stacey"})
+    history = History(
+        [
+            (config(), {"wall_s": 10.0, "steps_done": 100, "device": "X"}),
+            (config(), {"wall_s": 30.0, "steps_done": 100, "device": "X"}),
+            (config(), {"wall_s": 20.0, "steps_done": 100, "device": "X"}),
+            (other, {"wall_s": 90.0, "steps_done": 100, "device": "X"}),
+            (config(batch=16), {"wall_s": 900.0, "steps_done": 100, "device": "X"}),
+            (config(), {"wall_s": None, "steps_done": 100, "device": "Y"}),
+            (config(), {"wall_s": float("nan"), "steps_done": 100, "device": "Y"}),
+        ]
+    )
+    assert history.seconds(config()) == (pytest.approx(20.0), "measured on X")
+    assert history.seconds(config(steps=50)) == (pytest.approx(10.0), "measured on X")
+    assert history.seconds(config(), steps_done=75) == (pytest.approx(5.0), "measured on X")
+    assert history.seconds(other) == (pytest.approx(90.0), "measured on X")
+    # Another optimizer on the same model: the median over all that were run on it.
+    unseen = config(optimizer={"name": "powerstep"})
+    assert history.seconds(unseen) == (pytest.approx(25.0), "measured on X")
+
+
+def test_without_such_runs_tiny_is_guessed_and_the_rest_unknown():
+    assert History().seconds(config()) == (TINY_SECONDS, "guess")
+    assert History().seconds(config(), steps_done=50) == (TINY_SECONDS / 2, "guess")
+    assert History().seconds(config(profile="h100")) == (None, "unknown")
+
+
+def test_makespan_gives_the_next_run_to_whoever_is_free():
+    assert makespan([], 3) == 0
+    assert makespan([5, 1, 1, 1, 1, 1], 2) == 5
+    assert makespan([4, 4, 4], 2) == 8
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (45, "45 s"), (150, "2 min"), (12600, "3.5 h"), (200000, "2.3 d")],
+)
+def test_durations_read_well(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_states_and_order_of_work(tmp_path):
+    entries = [
+        with_status(tmp_path, "failed", "failed", steps=3),
+        entry(tmp_path, "new", "steps=200"),
+        with_status(tmp_path, "finished", "finished", steps=200),
+        with_status(tmp_path, "diverged", "diverged", steps=7, diverged_at=8),
+        with_status(tmp_path, "killed", "running", steps=50),
+        with_status(tmp_path, "interrupted", "interrupted", steps=100),
+    ]
+    plan.take_stock(entries, History())
+    assert [e.state for e in entries] == ["retry", "new", "done", "done", "resume", "resume"]
+    order = [e.name for e in plan.work_order(entries)]
+    assert order == ["killed", "interrupted", "new", "failed"]
+    console = Console(width=160, record=True)
+    console.print(plan.table(entries, "a sweep"))
+    text = console.export_text()
+    for words in ("diverged at step 8", "failed, to retry", "guess: 15 s", "100/200", "finished"):
+        assert words in text
+    line = plan.headline(entries, 2)
+    assert line.startswith("6 runs: 1 to do, 2 to resume, 1 failed, to retry, 2 done; about ")
+    assert line.endswith("on 2 workers (guess)")
+
+
+def test_several_workers_start_long_and_unknown_runs_first(tmp_path):
+    entries = [entry(tmp_path, name) for name in ("short", "unknown", "long")]
+    for each, seconds in zip(entries, (10.0, None, 100.0), strict=True):
+        each.seconds = seconds
+    assert [e.name for e in plan.work_order(entries, 2)] == ["unknown", "long", "short"]
+    assert [e.name for e in plan.work_order(entries, 1)] == ["short", "unknown", "long"]
+    assert "at least 2 min (1 unknown) on 1 worker" in plan.headline(entries, 1)
+
+
+def test_a_log_is_read_while_it_is_written(tmp_path):
+    assert last_row(tmp_path) == {}
+    log = tmp_path / "metrics.jsonl"
+    rows = "".join(json.dumps({"step": i, "x": "y" * 100}) + "\n" for i in range(1, 200))
+    log.write_text(rows + '{"step": 200, "train_lo')
+    assert last_row(tmp_path)["step"] == 199
+    log.write_text('{"step": 1, "train_loss": NaN}\n')
+    assert loss_text(last_row(tmp_path), "train_loss") == "nan"
+    log.write_text("nothing that is JSON\n")
+    assert last_row(tmp_path) == {}
+    (tmp_path / "log.txt").write_text("a\n  the reason \n\n")
+    assert last_line(tmp_path / "log.txt") == "the reason"
+    assert last_line(tmp_path / "none") == ""
+
+
+def test_the_time_left_is_reckoned_from_the_steps_seen(tmp_path):
+    clock = iter([100.0, 110.0, 120.0]).__next__
+    pace = Pace(clock)
+    run = entry(tmp_path, "run", "steps=100")
+    assert pace.left(run, 50) is None, "a resumed run's earlier steps tell nothing"
+    assert pace.left(run, 50) is None
+    assert pace.left(run, 60) == pytest.approx(20.0 / 10 * 40)
