@@ -1,0 +1,346 @@
+"""The thin optimizer class around a pure update rule.
+
+A subclass gives its hyperparameters' ``rules``, the state a parameter starts with
+(``init_state``) and the rule itself (``update``): a pure function, in place on flat tensors of
+the arithmetic's dtype. Everything else is the same for all of them and lives here: validation,
+refusals, closures, precision, layouts, checkpoints, and the choice of an implementation.
+
+Three functions of a subclass are called with the same names::
+
+    update(p, g, **state, **hyperparameters)            # tensors; the oracle
+    foreach_update(ps, gs, **states, **hyperparameters)  # lists of such tensors
+    fused_update(ps, gs, **states, **hyperparameters)    # lists; the tensors as they are
+
+The first two see one-dimensional contiguous tensors of dtype float32 (float64 for float64
+parameters), state included; ``fused_update`` sees parameters and gradients of any dtype, shape
+and stride, and contiguous state. States come under the names that ``init_state`` gave them.
+``foreach_update`` and ``fused_update`` are optional.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from powerstep_repro.optim.rules import Choice, Interval, LearningRate
+
+IMPLEMENTATIONS = ("auto", "reference", "foreach", "fused")
+
+# Elements that the multi-tensor path takes at a time. On the CPU a bundle's passes should hit the
+# cache, yet keep every thread busy (torch splits element-wise work in parts of 32,768). Elsewhere
+# the bound keeps the temporaries of a step below half a GiB, however large the model.
+CPU_BUNDLE_PER_THREAD = 1 << 16
+DEVICE_BUNDLE = 1 << 26
+
+
+class BaseOptimizer(torch.optim.Optimizer):
+    """What every optimizer of this package has in common.
+
+    Semantics that all subclasses keep:
+
+    - ``step`` refuses before it changes anything, leaves ``p.grad`` as it found it, and never
+      waits for the device.
+    - Arithmetic and state are float32 for float32, bfloat16 and float16 parameters, float64 for
+      float64 ones; quantized state has float32 scales.
+    - A parameter's state is made at its first gradient, with a step counter of its own.
+    - A parameter listed twice in a group (tied weights) is stepped once.
+    - ``load_state_dict`` keeps dtype and bits of the state. Hyperparameters come from the
+      checkpoint, as in torch; one that the checkpoint does not know keeps its present value.
+      ``implementation`` is no property of the run: the present one stays.
+
+    Args:
+        params: Parameters or groups of them, as torch takes them.
+        defaults: Every hyperparameter by name, ``implementation`` among them.
+
+    Raises:
+        ValueError: A hyperparameter out of range, a complex parameter, or ``fused`` where there
+            is no fused step.
+    """
+
+    rules: ClassVar[dict[str, Callable[[str, Any], Any]]] = {}
+    foreach_update: ClassVar[Callable | None] = None
+    fused_update: ClassVar[Callable | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        common = {"lr": LearningRate(), "weight_decay": Interval("[0, inf)")}
+        cls.rules = common | cls.rules
+        if "update" in cls.__dict__:
+            # A subclass with a rule of its own must not inherit its parent's fast paths.
+            for name in ("foreach_update", "fused_update"):
+                if name not in cls.__dict__:
+                    setattr(cls, name, None)
+
+    def __init__(self, params: Iterable, **defaults: Any):
+        # Checked here too: torch reads the defaults only when there is a group to fill.
+        super().__init__(params, self._checked(defaults))
+
+    def init_state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
+        """Return the state of ``p`` before its first step; a ``step`` entry counts by itself."""
+        raise NotImplementedError
+
+    @staticmethod
+    def update(p: Tensor, g: Tensor, **state_and_hyperparameters: Any) -> None:
+        """Apply the update rule to one tensor, in place on ``p`` and the state."""
+        raise NotImplementedError
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; its own hyperparameters are checked like the constructor's."""
+        group = self._checked({**self.defaults, **param_group})
+        params = group["params"]
+        if isinstance(params, Tensor):
+            params = [params]
+        elif isinstance(params, set):
+            raise TypeError("parameters must come in an order that stays, so not in a set")
+        # Named parameters are (name, tensor) pairs; torch has the message for all that is neither.
+        unique = {id(p[1] if isinstance(p, tuple) else p): p for p in params}
+        group["params"] = list(unique.values())
+        for p in group["params"]:
+            tensor = p[1] if isinstance(p, tuple) else p
+            if isinstance(tensor, Tensor):
+                if tensor.is_complex():
+                    raise ValueError(f"{type(self).__name__} takes no complex parameters")
+                self._implementation(group, tensor.device)
+        super().add_param_group(group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Perform one update.
+
+        Args:
+            closure: Re-evaluates the model and returns the loss, under enabled gradients.
+
+        Returns:
+            What the closure returned, else None.
+
+        Raises:
+            ValueError: A sparse or complex gradient; no parameter has been changed then.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        work = [(group, self._with_gradients(group)) for group in self.param_groups]
+        for group, params in work:
+            for p in params:
+                if not self.state[p]:
+                    self.state[p] = self.init_state(p, group)
+            for (device, dtype), batch in _by_device_and_dtype(params).items():
+                self._step_batch(group, batch, device, dtype)
+        return loss
+
+    def _with_gradients(self, group: dict[str, Any]) -> list[Tensor]:
+        """Return the parameters to be stepped; ValueError for a gradient that cannot be used."""
+        params = [p for p in group["params"] if p.grad is not None]
+        for p in params:
+            if p.grad.layout != torch.strided:
+                raise ValueError(
+                    f"{type(self).__name__} takes dense gradients only, not {p.grad.layout}"
+                )
+            if p.grad.is_complex():
+                raise ValueError(f"{type(self).__name__} takes no complex gradients")
+        return [p for p in params if p.numel()]
+
+    def _step_batch(
+        self, group: dict[str, Any], params: list[Tensor], device: torch.device, dtype: torch.dtype
+    ) -> None:
+        hyper = {name: group[name] for name in self.rules}
+        if isinstance(hyper["lr"], Tensor):
+            hyper["lr"] = hyper["lr"].to(device, non_blocking=True).reshape(())
+        states = [{k: local(t) for k, t in self.state[p].items()} for p in params]
+        grads = [local(p.grad) for p in params]
+        params = [local(p) for p in params]
+        if "step" in states[0]:
+            torch._foreach_add_([state["step"] for state in states], 1)
+
+        implementation = self._implementation(group, device)
+        if implementation == "fused":
+            self.fused_update(params, grads, **_transposed(states), **hyper)
+            return
+        # The rules see flat working copies: the tensors themselves wherever layout and dtype allow.
+        flat_params = [_flat(p, dtype) for p in params]
+        flat_grads = [_flat(g, dtype) for g in grads]
+        flat_states = [
+            {k: s if k == "step" else s.view(-1) for k, s in st.items()} for st in states
+        ]
+        if implementation == "reference":
+            for p, g, state in zip(flat_params, flat_grads, flat_states, strict=True):
+                self.update(p, g, **state, **hyper)
+        else:
+            for ps, gs, parts in self._bundles(group, flat_params, flat_grads, flat_states, device):
+                if self.foreach_update is not None:
+                    self.foreach_update(ps, gs, **_transposed(parts), **hyper)
+                else:
+                    for p, g, state in zip(ps, gs, parts, strict=True):
+                        self.update(p, g, **state, **hyper)
+        for p, flat in zip(params, flat_params, strict=True):
+            if p.dtype != dtype or not p.is_contiguous():
+                p.copy_(flat.view(p.shape))
+
+    def _implementation(self, group: dict[str, Any], device: torch.device) -> str:
+        """Return the implementation that ``group`` gets on ``device``: never "auto"."""
+        wanted = group["implementation"]
+        if wanted in ("reference", "foreach"):
+            return wanted
+        fused = self.fused_update is not None and _fused_available(device)
+        if wanted == "fused" and not fused:
+            raise ValueError(
+                f"implementation='fused' is not available for {type(self).__name__} on {device}; "
+                "use auto, foreach or reference"
+            )
+        return "fused" if fused else "foreach"
+
+    def _bundles(
+        self,
+        group: dict[str, Any],
+        ps: list[Tensor],
+        gs: list[Tensor],
+        states: list[dict[str, Tensor]],
+        device: torch.device,
+    ) -> Iterator[tuple[list[Tensor], list[Tensor], list[dict[str, Tensor]]]]:
+        """Cut the flat tensors into bundles of a bounded number of elements, all of them views."""
+        align = group.get("block_size", 1)  # a block's elements stay together
+        cpu = device.type == "cpu"
+        limit = CPU_BUNDLE_PER_THREAD * max(2, torch.get_num_threads()) if cpu else DEVICE_BUNDLE
+        limit = max(align, limit // align * align)
+        bundle, room = ([], [], []), limit
+        for p, g, state in zip(ps, gs, states, strict=True):
+            for start in range(0, p.numel(), limit):
+                length = min(limit, p.numel() - start)
+                if length > room:
+                    yield bundle
+                    bundle, room = ([], [], []), limit
+                bundle[0].append(p[start : start + length])
+                bundle[1].append(g[start : start + length])
+                bundle[2].append(self.cut_state(state, start, length, group))
+                room -= length
+        if bundle[0]:
+            yield bundle
+
+    def cut_state(
+        self, state: dict[str, Tensor], start: int, length: int, group: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        """Return the part of a flat state that goes with ``length`` elements from ``start``."""
+        return {k: s if k == "step" else s[start : start + length] for k, s in state.items()}
+
+    def _checked(self, group: dict[str, Any]) -> dict[str, Any]:
+        """Return ``group`` with every hyperparameter checked and in its plain form."""
+        checked = {name: rule(name, group[name]) for name, rule in self.rules.items()}
+        rule = Choice(IMPLEMENTATIONS)
+        checked["implementation"] = rule("implementation", group["implementation"])
+        return {**group, **checked}
+
+    @torch._disable_dynamo
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state, bit for bit.
+
+        torch would cast every state tensor to its parameter's dtype, which ruins codes (int8)
+        and scales alike and cannot be undone afterwards. So tensors pass it in a wrapper.
+        """
+        shield = self.register_load_state_dict_pre_hook(
+            lambda _, loaded: {**loaded, "state": _map_tensors(loaded["state"], _Shielded)}
+        )
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            shield.remove()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for p, values in state["state"].items():
+            state["state"][p] = _unshielded(values, p.device if isinstance(p, Tensor) else None)
+        if "param_groups" in self.__dict__:  # loading a checkpoint, not unpickling
+            for loaded, present in zip(state["param_groups"], self.param_groups, strict=True):
+                for key, value in present.items():
+                    loaded.setdefault(key, value)
+                loaded["implementation"] = present["implementation"]
+        super().__setstate__(state)
+
+
+class _Shielded:
+    """A tensor that ``Optimizer.load_state_dict`` passes on without looking at it."""
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = tensor
+
+
+def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {k: _map_tensors(v, function) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_map_tensors(v, function) for v in value)
+    return value
+
+
+def _unshielded(value: Any, device: torch.device | None) -> Any:
+    if isinstance(value, _Shielded):
+        # A copy, so that the loaded dictionary does not change with the next step.
+        return value.tensor.detach().to(device=device, copy=True)
+    if isinstance(value, dict):
+        return {k: _unshielded(v, device) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_unshielded(v, device) for v in value)
+    return value
+
+
+class BlockwiseOptimizer(BaseOptimizer):
+    """An optimizer with quantized state: ``NAME_codes`` per element, ``NAME_scales`` per block.
+
+    Blocks run over a parameter's elements in their logical order, whatever its strides; of a
+    sharded parameter (DTensor), over the local shard, and its state is a plain local tensor.
+    """
+
+    def cut_state(
+        self, state: dict[str, Tensor], start: int, length: int, group: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        """Return the part of a flat state that goes with ``length`` elements from ``start``."""
+        first, count = start // group["block_size"], -(-length // group["block_size"])
+        scales = {k: s[first : first + count] for k, s in state.items() if k.endswith("_scales")}
+        return super().cut_state(state, start, length, group) | scales
+
+
+def zeros_like_state(p: Tensor) -> Tensor:
+    """Return zeros in the shape of ``p``: contiguous, in the arithmetic's dtype."""
+    return torch.zeros_like(p, dtype=math_dtype(p), memory_format=torch.contiguous_format)
+
+
+def step_counter(p: Tensor) -> Tensor:
+    """Return a counter of steps on the device of ``p``, where reading it costs no sync."""
+    return torch.zeros((), dtype=torch.float32, device=p.device)
+
+
+def math_dtype(p: Tensor) -> torch.dtype:
+    """Return the dtype of arithmetic and state for ``p``: float64 for float64, else float32."""
+    return torch.float64 if p.dtype == torch.float64 else torch.float32
+
+
+def _by_device_and_dtype(
+    params: list[Tensor],
+) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:
+    batches: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for p in params:
+        batches.setdefault((p.device, math_dtype(p)), []).append(p)
+    return batches
+
+
+def _transposed(states: list[dict[str, Tensor]]) -> dict[str, list[Tensor]]:
+    return {name: [state[name] for state in states] for name in states[0]}
+
+
+def local(t: Tensor) -> Tensor:
+    """Return the local shard of a DTensor: every rule here works element by element or block."""
+    return getattr(t, "_local_tensor", t)
+
+
+def _flat(t: Tensor, dtype: torch.dtype) -> Tensor:
+    return t.detach().to(dtype).reshape(-1)
+
+
+def _fused_available(device: torch.device) -> bool:
+    try:
+        from powerstep_repro.optim import fused
+    except ImportError:  # no Triton here
+        return False
+    return fused.available(device)

@@ -1,0 +1,73 @@
+"""PowerStep: the signed power of a heavy-ball momentum (paper, algorithm 1)."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from powerstep_repro.optim.base import BaseOptimizer, zeros_like_state
+from powerstep_repro.optim.functional import (
+    descend,
+    foreach_descend,
+    foreach_signed_power,
+    signed_power,
+)
+from powerstep_repro.optim.registry import register
+from powerstep_repro.optim.rules import Interval
+
+
+@register("powerstep", bytes_per_param=4)
+class PowerStep(BaseOptimizer):
+    """PowerStep, equations (6) and (7), with decoupled weight decay.
+
+    β = 0 is SignSGD with momentum exactly, β = 1 is heavy-ball SGD, γ = 0 is Powerball. The state
+    is one ``momentum`` of the parameter's shape: 4 bytes a parameter.
+
+    Args:
+        params: Parameters or groups of them.
+        lr: Learning rate η, a number or a one-element tensor.
+        gamma: Momentum coefficient γ in [0, 1); the paper's 0.9.
+        beta: Power exponent β in [0, 1]; the paper's 0.1.
+        weight_decay: Decoupled weight decay λ >= 0.
+        implementation: "auto", "reference", "foreach" or "fused".
+    """
+
+    rules: ClassVar = {"gamma": Interval("[0, 1)"), "beta": Interval("[0, 1]")}
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float | Tensor = 1e-3,
+        *,
+        gamma: float = 0.9,
+        beta: float = 0.1,
+        weight_decay: float = 0.0,
+        implementation: str = "auto",
+    ):
+        super().__init__(
+            params,
+            lr=lr,
+            gamma=gamma,
+            beta=beta,
+            weight_decay=weight_decay,
+            implementation=implementation,
+        )
+
+    def init_state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
+        """m_0 = 0."""
+        return {"momentum": zeros_like_state(p)}
+
+    @staticmethod
+    def update(p, g, momentum, *, lr, gamma, beta, weight_decay):
+        """Take one step on one tensor, in place on ``p`` and ``momentum``."""
+        momentum.mul_(gamma).add_(g)  # m ← γm + g            (6)
+        u = signed_power(momentum, beta)  # u = Φ_β(m)            (5)
+        descend(p, u, lr, weight_decay)  # θ ← (1 - ηλ)θ - ηu    (7), λ as in algorithm 1
+
+    @staticmethod
+    def foreach_update(p, g, momentum, *, lr, gamma, beta, weight_decay):
+        """``update`` over lists of tensors."""
+        torch._foreach_mul_(momentum, gamma)
+        torch._foreach_add_(momentum, g)
+        foreach_descend(p, foreach_signed_power(momentum, beta), lr, weight_decay)

@@ -1,0 +1,122 @@
+"""Optimizers by name: ``create``, ``names``, and their memory on paper and as measured.
+
+An optimizer registers itself with ``@register`` in its own file; the package imports every file
+beside this one, so that a new file is all it takes.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class _Entry:
+    factory: Callable[..., torch.optim.Optimizer]
+    bytes_per_param: float | Callable[[dict[str, Any]], float]
+
+    def defaults(self) -> dict[str, Any]:
+        parameters = inspect.signature(self.factory).parameters.values()
+        return {p.name: p.default for p in parameters if p.name != "params"}
+
+
+_ENTRIES: dict[str, _Entry] = {}
+
+
+def register(name: str, *, bytes_per_param: float | Callable[[dict[str, Any]], float]) -> Callable:
+    """Register a class (or a function that returns an optimizer) under ``name``.
+
+    Args:
+        name: The name that ``create`` and ``conf/optimizer/NAME.yaml`` use.
+        bytes_per_param: State bytes a float32 parameter, or a function of the hyperparameters.
+    """
+
+    def add(factory: Callable) -> Callable:
+        if name in _ENTRIES:
+            raise ValueError(f"optimizer {name!r} is registered twice")
+        _ENTRIES[name] = _Entry(factory, bytes_per_param)
+        return factory
+
+    return add
+
+
+def names() -> list[str]:
+    """Return the names of all optimizers, sorted."""
+    return sorted(_ENTRIES)
+
+
+def create(name: str, params: Iterable, **hyperparameters: Any) -> torch.optim.Optimizer:
+    """Build an optimizer by its name; all parameters it is given are decayed alike.
+
+    Args:
+        name: One of ``names()``.
+        params: Parameters or groups of them, as torch takes them.
+        **hyperparameters: Those of the optimizer, with ``lr``, ``weight_decay`` and
+            ``implementation``; what is left out has the paper's value (no decay, though).
+
+    Raises:
+        ValueError: An unknown name or hyperparameter (with a suggestion), or a value out of range.
+    """
+    _defaults_with(name, hyperparameters)
+    return _ENTRIES[name].factory(params, **hyperparameters)
+
+
+def bytes_per_param(name: str, **hyperparameters: Any) -> float:
+    """Return the optimizer state's bytes per float32 parameter, by arithmetic.
+
+    Whole blocks are assumed for quantized state: a parameter whose size is no multiple of the
+    block size carries one scale more.
+
+    Args:
+        name: One of ``names()``.
+        **hyperparameters: As for ``create``; those that do not touch the state do not matter.
+
+    Raises:
+        ValueError: An unknown name or hyperparameter.
+    """
+    values = _defaults_with(name, hyperparameters)
+    size = _ENTRIES[name].bytes_per_param
+    return float(size(values) if callable(size) else size)
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of an optimizer's state as it stands: scales included, counters not.
+
+    A parameter has state from its first gradient on. Sharded state counts as its local part.
+    """
+    return sum(_tensor_bytes(state) for state in optimizer.state.values())
+
+
+def _tensor_bytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        local = getattr(value, "_local_tensor", value)
+        return local.numel() * local.element_size()
+    if isinstance(value, dict):
+        return sum(_tensor_bytes(v) for k, v in value.items() if k != "step")
+    if isinstance(value, list | tuple):
+        return sum(map(_tensor_bytes, value))
+    return 0
+
+
+def _defaults_with(name: str, hyperparameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the optimizer's defaults under ``hyperparameters``; ValueError on unknown ones."""
+    if name not in _ENTRIES:
+        raise ValueError(f"unknown optimizer {name!r}{_suggestion(name, names())}")
+    defaults = _ENTRIES[name].defaults()
+    for key in hyperparameters:
+        if key not in defaults:
+            raise ValueError(
+                f"optimizer {name!r} has no hyperparameter {key!r}"
+                f"{_suggestion(key, sorted(defaults))}"
+            )
+    return defaults | hyperparameters
+
+
+def _suggestion(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(str(word), known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ";"
+    return f"{hint} allowed: {', '.join(known)}"

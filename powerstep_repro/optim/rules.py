@@ -1,0 +1,88 @@
+"""What a hyperparameter may be, said once: each rule checks a value and returns its plain form.
+
+The plain form (``float``, ``int``, ``tuple``) is what lands in ``param_groups``, so that a
+checkpoint holds neither numpy scalars nor a config library's lists.
+"""
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+class Interval:
+    """A real number in an interval written as in mathematics, e.g. ``Interval("[0, 1)")``."""
+
+    def __init__(self, text: str):
+        self.text = text
+        low, high = text[1:-1].split(",")
+        self.low, self.high = float(low), float(high)
+
+    def __call__(self, name: str, value: Any) -> float:
+        """Return ``value`` as a float; ValueError if it lies outside."""
+        if _number(value) and math.isfinite(value):
+            above = value >= self.low if self.text[0] == "[" else value > self.low
+            below = value <= self.high if self.text[-1] == "]" else value < self.high
+            if above and below:
+                return float(value)
+        raise ValueError(f"{name} must be a number in {self.text}, not {value!r}")
+
+
+class LearningRate(Interval):
+    """A number >= 0 or a one-element tensor; a tensor is taken as it is (reading it would sync)."""
+
+    def __init__(self):
+        super().__init__("[0, inf)")
+
+    def __call__(self, name: str, value: Any) -> float | Tensor:
+        """Return the rate, a tensor untouched; ValueError if it cannot be one."""
+        if not isinstance(value, Tensor):
+            return super().__call__(name, value)
+        if value.numel() != 1:
+            raise ValueError(f"{name} must be a number or a one-element tensor, not {value.shape}")
+        return value
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two values under the same rule, as ``betas``; any sequence comes back as a tuple."""
+
+    rule: Interval
+
+    def __call__(self, name: str, value: Any) -> tuple[float, float]:
+        """Return the two as floats; ValueError if they are not two or lie outside."""
+        if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+            raise ValueError(f"{name} must be two numbers in {self.rule.text}, not {value!r}")
+        first, second = (self.rule(f"{name}[{i}]", item) for i, item in enumerate(value))
+        return first, second
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words (or None, where that is listed)."""
+
+    allowed: tuple[str | None, ...]
+
+    def __call__(self, name: str, value: Any) -> str | None:
+        """Return ``value``; ValueError if it is not on the list."""
+        if value not in self.allowed:
+            listed = ", ".join(map(str, self.allowed))
+            raise ValueError(f"{name} must be one of {listed}, not {value!r}")
+        return value
+
+
+class PositiveInt:
+    """A whole number >= 1."""
+
+    def __call__(self, name: str, value: Any) -> int:
+        """Return ``value`` as an int; ValueError if it is not a whole number >= 1."""
+        if not _number(value) or value != int(value) or value < 1:
+            raise ValueError(f"{name} must be a whole number >= 1, not {value!r}")
+        return int(value)
