@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from powerstep_repro.data.shards import Rows
+from powerstep_repro.data.shards import Report, Rows, silent
 from powerstep_repro.data.store import Corpus, ensure
 from powerstep_repro.data.tokenizers import ByteTokenizer
 from powerstep_repro.errors import UserError
@@ -30,10 +30,12 @@ SKIPPED = {
 DOCUMENTED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def locate(config: Mapping[str, Any], data_dir: Path) -> Path:
+def prepare(
+    config: Mapping[str, Any], data_dir: Path, workers: int = 1, report: Report = silent
+) -> Path:
     """Return this Python's corpus, built first if need be (about two seconds)."""
     folder = data_dir / f"builtin-{platform.python_implementation().lower()}-{_version()}"
-    ensure(folder, corpus)
+    ensure(folder, corpus, report=report)
     return folder
 
 

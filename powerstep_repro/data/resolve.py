@@ -8,8 +8,8 @@ from typing import Any
 from nanogpt.data import TokenData
 from powerstep_repro.errors import UserError
 
-# A kind is a module here with ``locate(config, data_dir) -> folder``, which builds what can be
-# built on first use. A kind is imported only when it is asked for.
+# A kind is a module here with ``prepare(config, data_dir, workers, report) -> folder``, which
+# builds the data set unless it is there. A kind is imported only when it is asked for.
 KINDS = ("builtin", "text", "tokens", "hub")
 
 
@@ -29,7 +29,10 @@ def resolve(config: Mapping[str, Any], data_dir: str | Path) -> TokenData:
         UserError: It does not exist and cannot be built here, or an option is wrong.
         nanogpt.errors.InputError: Its files are damaged.
     """
-    return TokenData.open(module(config).locate(config, Path(data_dir).expanduser()))
+    kind, data_dir = module(config), Path(data_dir).expanduser()
+    # What takes downloads and hours is never started by a training run.
+    find = getattr(kind, "locate", kind.prepare)
+    return TokenData.open(find(config, data_dir))
 
 
 def module(config: Mapping[str, Any]) -> Any:

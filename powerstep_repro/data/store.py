@@ -34,8 +34,9 @@ class Corpus:
         tokenizer: Turns documents into ids.
         val: The documents held out for validation.
         train: The documents to train on.
-        source: Where the documents come from, in plain types. It goes into ``meta.json``, and
-            shards of an interrupted build are used again only if it is the same.
+        source: Where the documents come from, in plain types; goes into ``meta.json``.
+        fingerprint: Changes with the source's content, as far as that can change under one
+            name. Shards of an interrupted build are used again only if it is the same.
         max_tokens: Keep the first so many training tokens; None keeps all.
     """
 
@@ -44,6 +45,7 @@ class Corpus:
     val: Documents
     train: Documents
     source: dict
+    fingerprint: str = ""
     max_tokens: int | None = None
 
 
@@ -150,6 +152,7 @@ def _tokenized(folder: Path, staging: Path, corpus: Corpus, workers: int, report
         [
             FORMAT,
             corpus.source,
+            corpus.fingerprint,
             corpus.tokenizer.fingerprint,
             corpus.val.size,
             corpus.train.size,

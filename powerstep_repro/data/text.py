@@ -20,7 +20,7 @@ from powerstep_repro.errors import UserError
 SHARD_FILES = 64
 
 
-def locate(
+def prepare(
     config: Mapping[str, Any], data_dir: Path, workers: int = 1, report: Report = silent
 ) -> Path:
     """Return the data set of some text files, built first if need be.

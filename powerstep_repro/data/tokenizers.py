@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from powerstep_repro.data.remote import commit, first_line
 from powerstep_repro.errors import UserError
 
 # GPT-2's merges as OpenAI published them; the digest is the one that tiktoken pins.
@@ -237,11 +238,12 @@ def _huggingface_files(name: str, revision: str | None) -> tuple[str, dict]:
     elif name.startswith((".", "/", "~")):
         raise UserError(f"the tokenizer's folder {name} does not exist")
     else:
+        from huggingface_hub import hf_hub_download
+
+        at = commit("model", name, revision)
 
         def find(file: str) -> Path:
-            from huggingface_hub import hf_hub_download
-
-            return Path(hf_hub_download(name, file, revision=revision, etag_timeout=TIMEOUT))
+            return Path(hf_hub_download(name, file, revision=at))
 
     try:
         config = find("tokenizer_config.json")
@@ -249,11 +251,9 @@ def _huggingface_files(name: str, revision: str | None) -> tuple[str, dict]:
         if folder.is_dir() and not find("tokenizer.json").is_file():
             return _converted(name), config
         return find("tokenizer.json").read_text(encoding="utf-8"), config
-    except UserError:
-        raise
     except Exception as error:  # the hub's client and its HTTP library raise many kinds
         raise UserError(
-            f"tokenizer {name!r} is not to be had ({_first_line(error)}); allowed are byte, gpt2, "
+            f"tokenizer {name!r} is not to be had ({first_line(error)}); allowed are byte, gpt2, "
             "a folder that holds a tokenizer.json, or the id of one on the Hugging Face hub"
         ) from None
 
@@ -264,7 +264,3 @@ def _converted(folder: str) -> str:
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return tokenizer.backend_tokenizer.to_str()
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nanogpt.data import DTYPES, FORMAT, dataset_hash
+from powerstep_repro.data.shards import Report, silent
 from powerstep_repro.data.store import publish
 from powerstep_repro.errors import UserError
 
@@ -21,13 +22,17 @@ BLOCK_BYTES = 2**24
 SPLITS = ("train", "val")
 
 
-def locate(config: Mapping[str, Any], data_dir: Path) -> Path:
+def prepare(
+    config: Mapping[str, Any], data_dir: Path, workers: int = 1, report: Report = silent
+) -> Path:
     """Return a folder with the token files and their description.
 
     Args:
         config: ``path`` (a folder with ``train.bin`` and ``val.bin``), ``dtype`` (where no
             ``meta.json`` states it) and ``name`` (``tokens`` shows the folder's own name).
         data_dir: Where the description is kept.
+        workers: Not used.
+        report: Not used.
 
     Raises:
         UserError: A file is missing, empty or cut, or is not what its description says.
