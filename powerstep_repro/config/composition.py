@@ -18,6 +18,7 @@ from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from powerstep_repro.config.paths import CONF
 from powerstep_repro.config.validate import flatten, validate
@@ -25,7 +26,7 @@ from powerstep_repro.errors import UserError
 
 GROUPS = ("profile", "model", "optimizer", "data", "logger")
 # Chosen by group; setting one by value would leave the rest of its group behind.
-_CHOSEN_BY_GROUP = {f"{group}.name" for group in GROUPS} | {"model.family"}
+_CHOSEN_BY_GROUP = {"model.name", "model.family", "optimizer.name", "data.kind", "logger.name"}
 
 
 def choices(group: str) -> list[str]:
@@ -75,8 +76,9 @@ def _base(group_choices: tuple[tuple[str, str], ...]) -> DictConfig:
     with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
         try:
             return hydra_compose("config", overrides=[f"{k}={v}" for k, v in group_choices])
-        except HydraException as error:
-            raise UserError(f"the config files do not compose: {error}") from None
+        except (HydraException, OmegaConfBaseException, YAMLError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"the files in {CONF} do not compose: {reason}") from None
 
 
 def _known_keys(base: DictConfig) -> list[str]:

@@ -1,0 +1,87 @@
+"""What a person sees of a run while it trains."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as RichProgress
+
+_LINE_INTERVAL_S = 10.0
+# Steps over which the displayed loss and speed are averaged.
+_SMOOTHING = 20
+
+
+class Progress:
+    """Shows each step's row: a live line on a terminal, plain lines elsewhere.
+
+    Plain lines come at the first step, at evaluations, and every ten seconds besides.
+    """
+
+    def __init__(self):
+        self._live: RichProgress | None = None
+        self._task = None
+        self._loss = self._seconds = None
+        self._printed = -_LINE_INTERVAL_S
+        self._first = True
+
+    def __enter__(self) -> "Progress":
+        if sys.stdout.isatty():
+            self._live = RichProgress(
+                TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn()
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, row: dict[str, Any], steps: int) -> None:
+        """Show a step.
+
+        Args:
+            row: The step's row, as logged.
+            steps: Length of the run.
+        """
+        step = row["step"]
+        if self._first and step > 1:
+            self._say(f"resuming after step {step - 1}")
+        self._average(row)
+        if self._live is not None:
+            if self._task is None:
+                self._task = self._live.add_task("", total=steps)
+            self._live.update(self._task, completed=step, description=self._text(row, steps))
+        else:
+            due = time.monotonic() - self._printed >= _LINE_INTERVAL_S
+            if self._first or due or "val_loss" in row:
+                self._printed = time.monotonic()
+                self._say(f"step {step}/{steps}  {self._text(row, steps)}")
+        self._first = False
+
+    def _average(self, row: dict[str, Any]) -> None:
+        seconds, loss = row["step_ms"] / 1e3, row["train_loss"]
+        # The first step carries compilation and warming up: it does not set the pace.
+        if self._seconds is None or row["step"] == 2:
+            self._seconds, self._loss = seconds, loss
+            return
+        self._seconds += (seconds - self._seconds) / _SMOOTHING
+        self._loss += (loss - self._loss) / _SMOOTHING
+
+    def _text(self, row: dict[str, Any], steps: int) -> str:
+        speed = row["tokens_per_s"] * (row["step_ms"] / 1e3) / self._seconds
+        left = time.strftime("%H:%M:%S", time.gmtime((steps - row["step"]) * self._seconds))
+        val = f"  val {row['val_loss']:.4f}" if "val_loss" in row else ""
+        return f"loss {self._loss:.4f}{val}  {speed:,.0f} tokens/s  ETA {left}"
+
+    def _say(self, line: str) -> None:
+        if self._live is not None:
+            self._live.console.print(line)
+        else:
+            print(line, flush=True)

@@ -1,0 +1,262 @@
+"""Train one model with one optimizer: ``python -m powerstep_repro.train [key=value ...]``.
+
+A Hydra app. A run's directory follows from its config, so the same command again goes on with an
+interrupted run and leaves a finished one alone.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from nanogpt.errors import CheckpointError, InputError, OutOfMemory
+from powerstep_repro.config import CONF, axes, compose, identity_view, product, run_dir, with_data
+from powerstep_repro.errors import UserError, exit_on_user_error
+from powerstep_repro.runs.files import ENDED, ERROR, SUMMARY, read_json
+
+# What each of these says is meant for the user as it stands.
+EXPECTED = (UserError, InputError, OutOfMemory, CheckpointError)
+
+_MULTIRUN = ("-m", "--multirun")
+_HYDRA_OPTIONS = (
+    *_MULTIRUN,
+    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
+    *("-r", "--run", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name"),
+    *("-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
+)
+
+
+def main() -> int:
+    """Check the command line, hand it to Hydra, and return the exit code."""
+    arguments = sys.argv[1:]
+    options = [argument for argument in arguments if argument.startswith("-")]
+    for option in options:
+        name, _, value = option.partition("=")
+        if name not in _HYDRA_OPTIONS:
+            key = name.lstrip("-")
+            raise UserError(
+                f"unknown option {option!r}: write {key}={value or 'VALUE'}, or see --help"
+            )
+    if set(options) <= set(_MULTIRUN):
+        _check(arguments, multirun=bool(options))
+
+    codes: list[int] = []
+
+    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+    def job(_: DictConfig) -> None:
+        context = HydraConfig.get()
+        overrides = list(context.overrides.task)
+        if context.mode == RunMode.MULTIRUN:
+            codes.append(_in_process_of_its_own(overrides))
+        else:
+            # Composed anew, so that a run is the same run however it was started.
+            codes.append(run(compose(overrides)))
+
+    job()
+    return _overall(codes)
+
+
+def _check(arguments: list[str], multirun: bool) -> None:
+    """Refuse a bad override in one sentence, before Hydra would in many."""
+    overrides = [a for a in arguments if not a.startswith("-")]
+    overrides = [a for a in overrides if not a.lstrip("+~").startswith(("hydra.", "hydra/"))]
+    if not multirun:
+        compose(overrides)
+        return
+    if "RANK" in os.environ:
+        raise UserError(
+            "--multirun cannot run under torchrun, where every rank would start its own grid: "
+            "use python -m powerstep_repro.sweep NAME --gpus-per-run N"
+        )
+    for combination in product(axes(overrides)):
+        compose(combination)
+
+
+def _overall(codes: list[int]) -> int:
+    interrupted = [code for code in codes if code > 128]
+    failed = [number for number, code in enumerate(codes) if code == 1]
+    if len(codes) > 1 and failed:
+        jobs = ", ".join(f"#{number}" for number in failed)
+        print(f"{len(failed)} of {len(codes)} jobs failed: {jobs}", file=sys.stderr)
+    return interrupted[0] if interrupted else max(codes, default=0)
+
+
+def _in_process_of_its_own(overrides: list[str]) -> int:
+    """Run one job of a multirun; returns its exit code.
+
+    Memory figures and W&B runs do not leak from job to job, and no crash ends the rest.
+    """
+    # A session of its own: a signal reaches the job once, through the handler below.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "powerstep_repro.train", *overrides], start_new_session=True
+    )
+    stopped = []
+
+    def pass_on(number: int, _frame: Any) -> None:
+        stopped.append(number)
+        process.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    former = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    if stopped:
+        sys.exit(128 + stopped[0])  # the remaining jobs are not started
+    return 1 if code < 0 else code
+
+
+def run(config: dict[str, Any]) -> int:
+    """Train the run of a config, or go on with it, or find it finished.
+
+    Args:
+        config: As ``compose`` returns it.
+
+    Returns:
+        The exit code: 0 finished or diverged, 1 failed, 128 + signal interrupted.
+    """
+    rank = int(os.environ.get("RANK", 0))
+    folder = None
+    try:
+        from powerstep_repro.data import resolve
+
+        data = resolve(config["data"], config["data_dir"])
+        config = with_data(config, data.hash, data.name)
+        folder = Path(run_dir(config))
+        summary = read_json(folder / SUMMARY)
+        if summary.get("status") in ENDED:
+            if rank == 0:
+                print(f"already {_outcome(summary, folder)}")
+            return 0
+        return _train(config, data, folder, rank)
+    except EXPECTED as error:
+        # Bad input is seen by all ranks, other trouble perhaps by one alone.
+        if rank == 0 or not isinstance(error, UserError | InputError):
+            print(f"error: {error}", file=sys.stderr)
+    except Exception as error:
+        traceback.print_exc()
+        saved = f" (traceback in {folder / ERROR})" if folder and rank == 0 else ""
+        print(f"error: {type(error).__name__}: {error}{saved}", file=sys.stderr)
+    return 1
+
+
+def _outcome(summary: dict[str, Any], folder: Path) -> str:
+    """One line on how a run ended."""
+    loss = summary.get("final_val_loss")
+    if summary["status"] == "diverged":
+        result = f"diverged at step {summary['diverged_at']}"
+    else:
+        result = f"{summary['status']} at step {summary['steps']}"
+        result += "" if loss is None else f", validation loss {loss:.4f}"
+    if summary.get("blown_up_at"):
+        result += f", blown up at step {summary['blown_up_at']}"
+    return f"{result}, {summary.get('wall_s') or 0:.1f} s: {folder}"
+
+
+def _train(config: dict[str, Any], data: Any, folder: Path, rank: int) -> int:
+    from powerstep_repro.runs.record import Recorder
+
+    mirror = None
+    if rank == 0 and config["logger"]["name"] == "wandb":
+        from powerstep_repro.runs.wandb_mirror import WandbMirror
+
+        mirror = WandbMirror(config)
+    with Recorder(folder, config, mirror) if rank == 0 else nullcontext() as recorder:
+        result, facts = _compute(config, data, folder, recorder)
+        if recorder is not None:
+            before = recorder.previous.get("peak_memory_bytes") or 0
+            facts["peak_memory_bytes"] = max(before, facts["peak_memory_bytes"])
+            recorder.finish(
+                result.status,
+                steps=result.step,
+                final_val_loss=result.final_val_loss,
+                final_train_loss=result.final_train_loss,
+                diverged_at=result.diverged_at,
+                **facts,
+            )
+            print(_outcome(read_json(folder / SUMMARY), folder))
+    return 128 + result.signal if result.signal else 0
+
+
+def _compute(config: dict[str, Any], data: Any, folder: Path, recorder: Any) -> tuple[Any, dict]:
+    """Build model and optimizer and train; returns the trainer's result and measured facts."""
+    import torch
+
+    from nanogpt.checkpoint import CheckpointStore
+    from nanogpt.loop import train
+    from nanogpt.runtime import Runtime, decay_groups, seeded
+    from nanogpt.settings import Settings
+    from powerstep_repro import models
+    from powerstep_repro.optim import create, state_bytes
+    from powerstep_repro.progress import Progress
+    from powerstep_repro.runs import provenance
+
+    names = ("device", "precision", "deterministic", "compile")
+    with Runtime(**{name: config[name] for name in names}) as runtime, Progress() as progress:
+        seeded(config["seed"])
+        # The top-level context counts: the model's own is only its default.
+        model = runtime.place(models.build({**config["model"], "context": config["context"]}))
+        cuda = runtime.device.type == "cuda"
+        if recorder is not None:
+            recorder.summary(
+                device=torch.cuda.get_device_name() if cuda else provenance.processor_name(),
+                world_size=runtime.world,
+                n_params=model.n_params(),
+                n_active_params=model.n_active_params(),
+                flops_per_token=model.flops_per_token(config["context"]),
+                versions=provenance.versions(),
+                **provenance.git_state(),
+            )
+        hyperparameters = {k: v for k, v in config["optimizer"].items() if k != "name"}
+        try:
+            optimizer = create(
+                config["optimizer"]["name"],
+                decay_groups(model, config["weight_decay"], on=config["weight_decay_on"]),
+                lr=config["lr"],
+                weight_decay=config["weight_decay"],
+                implementation=config["implementation"],
+                **hyperparameters,
+            )
+        except (ValueError, TypeError) as error:  # the library's own refusal of a hyperparameter
+            raise UserError(f"optimizer={config['optimizer']['name']}: {error}") from error
+        settings = {name: config[name] for name in Settings.__dataclass_fields__}
+        settings["micro_batch"] = _micro_batch(config, runtime.world)
+        result = train(
+            Settings(**settings),
+            model=model,
+            optimizer=optimizer,
+            data=data,
+            runtime=runtime,
+            recorder=recorder,
+            checkpoints=CheckpointStore(
+                folder / "checkpoints", identity_view(config), keep=config["keep_checkpoints"]
+            ),
+            progress=progress,
+        )
+        return result, {
+            "optimizer_state_bytes": state_bytes(optimizer),
+            "peak_memory_bytes": runtime.peak_memory_bytes() or provenance.peak_process_bytes(),
+        }
+
+
+def _micro_batch(config: dict[str, Any], world: int) -> int | None:
+    """The largest divisor of a rank's share of the batch that ``micro_batch`` allows."""
+    share, rest = divmod(config["batch"], world)
+    if config["micro_batch"] is None or rest:
+        return None
+    return next(n for n in range(min(config["micro_batch"], share), 0, -1) if share % n == 0)
+
+
+if __name__ == "__main__":
+    exit_on_user_error(main)
