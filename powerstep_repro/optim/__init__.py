@@ -17,8 +17,14 @@ for _module in pkgutil.iter_modules(__path__):
     if not _module.ispkg:
         importlib.import_module(f"{__name__}.{_module.name}")
 
+from powerstep_repro.optim.adams import AdamS, AdamSReleased  # noqa: E402
+from powerstep_repro.optim.adamw_int8 import AdamWInt8, AdamWInt8Released  # noqa: E402
+from powerstep_repro.optim.pbsgdm import PbSGDM, PbSGDMReleased  # noqa: E402
 from powerstep_repro.optim.powerstep import PowerStep  # noqa: E402
-from powerstep_repro.optim.powerstep_int8 import PowerStepInt8  # noqa: E402
+from powerstep_repro.optim.powerstep_int8 import (  # noqa: E402
+    PowerStepInt8,
+    PowerStepInt8Released,
+)
 from powerstep_repro.optim.registry import (  # noqa: E402
     bytes_per_param,
     create,
@@ -26,10 +32,22 @@ from powerstep_repro.optim.registry import (  # noqa: E402
     register,
     state_bytes,
 )
+from powerstep_repro.optim.signsgd import SignSGD  # noqa: E402
+from powerstep_repro.optim.stacey import Stacey, StaceyReleased  # noqa: E402
 
 __all__ = [
+    "AdamS",
+    "AdamSReleased",
+    "AdamWInt8",
+    "AdamWInt8Released",
+    "PbSGDM",
+    "PbSGDMReleased",
     "PowerStep",
     "PowerStepInt8",
+    "PowerStepInt8Released",
+    "SignSGD",
+    "Stacey",
+    "StaceyReleased",
     "bytes_per_param",
     "create",
     "names",

@@ -4,6 +4,8 @@ The per-tensor form is the oracle. The list form does the same over many tensors
 multi-tensor kernels; on the CPU, where those are loops, it picks the cheaper arithmetic.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -66,3 +68,11 @@ def foreach_descend(
         torch._foreach_sub_(ps, torch._foreach_mul(us, lr))
     else:
         torch._foreach_add_(ps, us, alpha=-lr)
+
+
+def bias_correction(step: Tensor, beta: float) -> Tensor:
+    """Return 1 - β^t as a tensor: reading the counter t would wait for the device.
+
+    Through ``expm1`` it keeps float32's precision where 1 - β^t is small.
+    """
+    return -torch.expm1(step * math.log(beta)) if beta > 0 else torch.ones_like(step)

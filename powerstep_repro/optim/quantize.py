@@ -86,14 +86,22 @@ class DynamicCode:
         return entries.index_select(0, codes.view(-1).int()).view(codes.shape)
 
 
-LINEAR = {True: LinearCode(127, torch.int8), False: LinearCode(255, torch.uint8)}
-DYNAMIC = {True: DynamicCode(True), False: DynamicCode(False)}
-CODES = {"dynamic": DYNAMIC, "linear": LINEAR}
+LINEAR = LinearCode(127, torch.int8)
+LINEAR_UNSIGNED = LinearCode(255, torch.uint8)
+DYNAMIC = DynamicCode(signed=True)
+DYNAMIC_UNSIGNED = DynamicCode(signed=False)
+
+# The released optimizers raise a scale by this for coding, against 0/0, but not for reading back.
+RELEASED_ADDED = 1e-12
 
 
 def block_code(name: str, *, signed: bool = True) -> BlockCode:
     """Return the code called ``name``: "dynamic" or "linear"; unsigned for values >= 0."""
-    return CODES[name][signed]
+    if name == "dynamic":
+        return DYNAMIC if signed else DYNAMIC_UNSIGNED
+    if name == "linear":
+        return LINEAR if signed else LINEAR_UNSIGNED
+    raise ValueError(f"code must be dynamic or linear, not {name!r}")
 
 
 @cache
@@ -112,21 +120,40 @@ def dynamic_map(signed: bool = True, device: torch.device | str = "cpu") -> Tens
     return torch.tensor(sorted(values), dtype=torch.float32, device=device)
 
 
-def quantize(x: Tensor, code: BlockCode, block_size: int = 128) -> tuple[Tensor, Tensor]:
+def quantize(
+    x: Tensor, code: BlockCode, block_size: int = 128, *, added: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Code a flat tensor in blocks.
 
     Args:
         x: n elements, of any float dtype.
         code: One of ``block_code``'s.
         block_size: Elements a block, >= 1.
+        added: What the scale is raised by for coding: ``RELEASED_ADDED`` or nothing.
 
     Returns:
         codes, n of ``code.dtype``, and scales, ceil(n / block_size) of float32.
     """
     blocks = in_blocks(x, block_size)
     scales = blocks.abs().amax(dim=1).float()
-    codes = code.encode(blocks / torch.where(scales == 0, 1, scales)[:, None])
+    divisors = scales + added if added else torch.where(scales == 0, 1, scales)
+    codes = code.encode(blocks / divisors[:, None])
     return codes.view(-1)[: x.numel()].to(code.dtype), scales
+
+
+def quantize_into(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    code: BlockCode,
+    block_size: int,
+    *,
+    added: float = 0.0,
+) -> None:
+    """``quantize`` into ``codes`` and ``scales`` as they are, the scales rounded to their dtype."""
+    new_codes, new_scales = quantize(x, code, block_size, added=added)
+    codes.copy_(new_codes)
+    scales.copy_(new_scales)
 
 
 def dequantize(codes: Tensor, scales: Tensor, code: BlockCode, block_size: int = 128) -> Tensor:
@@ -135,11 +162,13 @@ def dequantize(codes: Tensor, scales: Tensor, code: BlockCode, block_size: int =
     return values.view(-1)[: codes.numel()]
 
 
-def zero_blocks(p: Tensor, code: BlockCode, block_size: int) -> tuple[Tensor, Tensor]:
+def zero_blocks(
+    p: Tensor, code: BlockCode, block_size: int, scale_dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
     """Return the codes and scales of zeros, as many as the (local) tensor ``p`` has elements."""
     n = p.numel()
     codes = torch.full((n,), code.zero, dtype=code.dtype, device=p.device)
-    return codes, torch.zeros(-(-n // block_size), dtype=torch.float32, device=p.device)
+    return codes, torch.zeros(-(-n // block_size), dtype=scale_dtype, device=p.device)
 
 
 def in_blocks(x: Tensor, block_size: int) -> Tensor:
