@@ -1,5 +1,7 @@
 """Prepare a data set: ``python -m powerstep_repro.prepare NAME [key=value ...]``."""
 
+# Each worker process imports this module again: what only the parent needs is imported where it
+# is used.
 import argparse
 import os
 import signal
@@ -9,13 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-from nanogpt.data import TokenData
-from nanogpt.errors import InputError
-from powerstep_repro.config import choices, compose
-from powerstep_repro.data.resolve import module
 from powerstep_repro.errors import UserError, exit_on_user_error
 
 HELP = """\
@@ -55,6 +50,11 @@ LINE_INTERVAL_S = 10.0
 
 def main(arguments: list[str] | None = None) -> int:
     """Prepare the data set that the command line names; return the exit code."""
+    from nanogpt.data import TokenData
+    from nanogpt.errors import InputError
+    from powerstep_repro.config import choices
+    from powerstep_repro.data.resolve import module
+
     parser = argparse.ArgumentParser(
         prog="python -m powerstep_repro.prepare",
         usage="%(prog)s NAME [key=value ...]",
@@ -88,6 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _config(name: str, overrides: list[str]) -> tuple[dict[str, Any], Path]:
     """Return the ``data`` config and the data folder; a bare key of the data set is its own."""
+    from powerstep_repro.config import compose
+
     own = compose([f"data={name}"])["data"]
     given = [
         f"data.{override}" if override.partition("=")[0].lstrip("+") in own else override
@@ -111,6 +113,9 @@ class Reporter:
     """Shows how far each split is: bars on a terminal, a line every ten seconds elsewhere."""
 
     def __init__(self):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
         console = Console(stderr=True)
         self.live = console.is_terminal
         self.bars = Progress(
@@ -121,7 +126,7 @@ class Reporter:
             console=console,
             disable=not self.live,
         )
-        self.tasks: dict[str, TaskID] = {}
+        self.tasks: dict[str, int] = {}
         self.printed = time.monotonic()
 
     def __enter__(self) -> "Reporter":

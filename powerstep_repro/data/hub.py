@@ -102,7 +102,7 @@ def _corpus(config: Mapping[str, Any], cache: Path, workers: int) -> Corpus:
     )
     local = config["data_files"] or Path(config["id"]).expanduser().is_dir()
     revision = None if local else commit("dataset", config["id"], config["revision"])
-    with _one_sentence(config):
+    with _one_sentence(config, "found"):
         from datasets import load_dataset_builder
 
         builder = load_dataset_builder(
@@ -141,9 +141,7 @@ def _tables(builder: Any, config: Mapping[str, Any], workers: int) -> tuple[Docu
         val, train = train.select(range(first)), train.select(range(first, len(train)))
     else:
         # nanoGPT's split, and its order: both parts come shuffled by the same seed.
-        parts = train.train_test_split(
-            test_size=config["val_fraction"], seed=config["val_seed"], keep_in_memory=True
-        )
+        parts = train.train_test_split(test_size=config["val_fraction"], seed=config["val_seed"])
         val, train = parts["test"], parts["train"]
 
     def rows(table: Any) -> Rows:
@@ -151,7 +149,7 @@ def _tables(builder: Any, config: Mapping[str, Any], workers: int) -> tuple[Docu
         size = config["shard_documents"]
 
         def read(start: int, stop: int) -> list[str]:
-            with _one_sentence(config):
+            with _one_sentence(config, "read"):
                 return _texts(table[start:stop][column], column)
 
         return Rows(len(table), read, size)
@@ -208,7 +206,7 @@ class Stream:
         if self.stop is not None:
             rows = islice(rows, max(0, self.stop - skipped))
         for shard in count(first):
-            with _one_sentence(self.config):
+            with _one_sentence(self.config, "read"):
                 batch = list(islice(rows, self.size))
                 if batch:
                     column = _column(list(batch[0]), self.config)
@@ -240,7 +238,7 @@ def _texts(values: list[Any], column: str) -> list[str]:
 
 
 @contextmanager
-def _one_sentence(config: Mapping[str, Any]) -> Iterator[None]:
+def _one_sentence(config: Mapping[str, Any], deed: str) -> Iterator[None]:
     """Turn whatever the reader raises into a sentence that names the data set."""
     try:
         yield
@@ -248,6 +246,5 @@ def _one_sentence(config: Mapping[str, Any]) -> Iterator[None]:
         raise
     except Exception as error:  # readers of many formats and their HTTP clients
         raise UserError(
-            f"data set {config['id']} cannot be read: {first_line(error)} (what is finished is "
-            "kept; the same command goes on from there)"
+            f"data set {config['id']!r} cannot be {deed}: {first_line(error)}"
         ) from error

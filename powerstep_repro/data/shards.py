@@ -9,6 +9,7 @@ later run leaves it alone.
 import math
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
@@ -22,6 +23,7 @@ from concurrent.futures import (
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol
 
 import numpy as np
@@ -92,8 +94,8 @@ def tokenize(
     documents: Documents,
     tokenizer: Tokenizer,
     folder: Path,
+    pool: "Pool",
     *,
-    workers: int,
     max_tokens: int | None,
     report: Report,
 ) -> list[Path]:
@@ -104,7 +106,7 @@ def tokenize(
         documents: The split's documents.
         tokenizer: Encodes them; each is followed by the tokenizer's end mark.
         folder: Where the shards go.
-        workers: Processes that encode.
+        pool: Workers that have the tokenizer.
         max_tokens: Stop once the leading shards hold so many tokens; None reads to the end.
         report: Is told of the progress.
 
@@ -133,49 +135,69 @@ def tokenize(
     def enough() -> bool:
         return max_tokens is not None and leading_tokens >= max_tokens
 
-    with _executor(workers, tokenizer) as executor:
-        pending: dict[Future, int] = {}
+    pending: dict[Future, int] = {}
 
-        def collect(at_most: int) -> None:
-            while len(pending) > at_most:
-                for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                    future.result()
-                    add(pending.pop(future))
+    def collect(at_most: int) -> None:
+        while len(pending) > at_most:
+            for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                future.result()
+                add(pending.pop(future))
 
-        try:
-            for shard, texts in documents.shards(lambda n: path(n).exists(), folder):
-                if texts is None:
-                    add(shard)
-                else:
-                    pending[executor.submit(_encode_shard, texts, path(shard))] = shard
-                    # Two shards a worker: none idles, and memory stays bounded.
-                    collect(2 * workers - 1)
-                if enough():
-                    break
-            collect(0)
-        except BrokenProcessPool:
-            raise UserError(
-                f"a worker process died, most likely for want of memory; run again with fewer "
-                f"workers than {workers} (finished shards are kept)"
-            ) from None
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            raise
+    for shard, texts in documents.shards(lambda number: path(number).exists(), folder):
+        if texts is None:
+            add(shard)
+        else:
+            pending[pool.executor.submit(_encode_shard, texts, path(shard))] = shard
+            # Two shards a worker: none idles, and memory stays bounded.
+            collect(2 * pool.workers - 1)
+        if enough():
+            break
+    collect(0)
     return [path(shard) for shard in range(leading)]
 
 
-def _executor(workers: int, tokenizer: Tokenizer) -> Executor:
-    if workers < 1:
-        raise UserError(f"workers={workers} must be at least 1")
-    if workers == 1:  # a thread: reading goes on meanwhile, and no process needs to start
-        return ThreadPoolExecutor(1, initializer=_start, initargs=(tokenizer,))
-    return ProcessPoolExecutor(
-        workers,
-        # Not fork: the parent holds the threads of Arrow and of the tokenizers.
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_process,
-        initargs=(tokenizer,),
-    )
+class Pool:
+    """Workers that encode shards, for the length of a ``with`` block.
+
+    Args:
+        workers: Their number.
+        tokenizer: What they encode with.
+
+    Raises:
+        UserError: There is less than one, or one died.
+    """
+
+    def __init__(self, workers: int, tokenizer: Tokenizer):
+        if workers < 1:
+            raise UserError(f"workers={workers} must be at least 1")
+        self.workers = workers
+        self.executor: Executor
+        if workers == 1:  # a thread: reading goes on meanwhile, and no process needs to start
+            self.executor = ThreadPoolExecutor(1, initializer=_start, initargs=(tokenizer,))
+        else:
+            self.executor = ProcessPoolExecutor(
+                workers,
+                # Not fork: the parent holds the threads of Arrow and of the tokenizers.
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_start_process,
+                initargs=(tokenizer,),
+            )
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.executor.shutdown(cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise UserError(
+                "a worker process died, most likely for want of memory; run again with fewer "
+                f"workers than {self.workers} (finished shards are kept)"
+            ) from None
 
 
 _tokenizer: Tokenizer
@@ -187,8 +209,6 @@ def _start(tokenizer: Tokenizer) -> None:
 
 
 def _start_process(tokenizer: Tokenizer) -> None:
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker
     threading.Thread(target=_leave_with_parent, daemon=True).start()

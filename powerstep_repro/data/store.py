@@ -18,7 +18,7 @@ from typing import IO
 
 from nanogpt.data import DTYPES, FORMAT, dataset_hash
 from powerstep_repro.data import tokenizers
-from powerstep_repro.data.shards import Documents, Report, silent, tokenize
+from powerstep_repro.data.shards import Documents, Pool, Report, silent, tokenize
 from powerstep_repro.data.tokenizers import Tokenizer
 from powerstep_repro.errors import UserError
 
@@ -86,13 +86,16 @@ def publish(folder: Path, fill: Callable[[Path], dict], *, wait: bool = True) ->
             with suppress(FileNotFoundError):
                 shutil.rmtree(staging)
             staging.mkdir()
-            meta = json.dumps(fill(staging), indent=1, ensure_ascii=False) + "\n"
-            with (staging / "meta.json").open("wb") as file:
-                file.write(meta.encode())
-                _sync(file)
-            _sync_folder(staging)
-            staging.rename(folder)
-            _sync_folder(folder.parent)
+            try:
+                meta = json.dumps(fill(staging), indent=1, ensure_ascii=False) + "\n"
+                with (staging / "meta.json").open("wb") as file:
+                    file.write(meta.encode())
+                    _sync(file)
+                _sync_folder(staging)
+                staging.rename(folder)
+                _sync_folder(folder.parent)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
     except OSError as error:
         raise UserError(f"the data set {folder} cannot be made: {error}") from error
     return True
@@ -173,27 +176,28 @@ def _tokenized(folder: Path, staging: Path, corpus: Corpus, workers: int, report
         "vocab_size": corpus.tokenizer.vocab_size,
         "tokenizer": corpus.tokenizer.name,
     }
-    for split, documents, max_tokens in (
-        ("val", corpus.val, None),
-        ("train", corpus.train, corpus.max_tokens),
-    ):
-        shards = tokenize(
-            split,
-            documents,
-            corpus.tokenizer,
-            partial / split,
-            workers=workers,
-            max_tokens=max_tokens,
-            report=report,
-        )
-        limit = None if max_tokens is None else max_tokens * width
-        size, meta[f"{split}_sha256"] = _join(shards, staging / f"{split}.bin", limit)
-        meta[f"{split}_tokens"] = size // width
-        if size == 0:
-            raise UserError(
-                f"the {'validation' if split == 'val' else 'training'} split of data set "
-                f"{corpus.name} is empty: its source holds too little text"
+    with Pool(workers, corpus.tokenizer) as pool:
+        for split, documents, max_tokens in (
+            ("val", corpus.val, None),
+            ("train", corpus.train, corpus.max_tokens),
+        ):
+            shards = tokenize(
+                split,
+                documents,
+                corpus.tokenizer,
+                partial / split,
+                pool,
+                max_tokens=max_tokens,
+                report=report,
             )
+            limit = None if max_tokens is None else max_tokens * width
+            size, meta[f"{split}_sha256"] = _join(shards, staging / f"{split}.bin", limit)
+            meta[f"{split}_tokens"] = size // width
+            if size == 0:
+                raise UserError(
+                    f"the {'validation' if split == 'val' else 'training'} split of data set "
+                    f"{corpus.name} is empty: its source holds too little text"
+                )
     meta["hash"] = dataset_hash(meta["train_sha256"], meta["val_sha256"], dtype)
     return {**meta, "source": corpus.source}
 
