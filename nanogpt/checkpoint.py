@@ -10,6 +10,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ class CheckpointStore:
             os.replace(part, final)
             _sync_folder(self.folder)
         except (OSError, RuntimeError) as error:  # torch follows a failed write by a RuntimeError
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink()
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written to {self.folder}: "
                 f"{writer.error or error}"
@@ -139,8 +141,8 @@ class _HashingWriter:
             os.fsync(self.file.fileno())
 
     def write(self, data: memoryview) -> int:
-        self.on_stage("writing")
         try:
+            self.on_stage("writing")
             written = self.file.write(data)
         except OSError as error:
             self.error = error

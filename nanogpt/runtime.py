@@ -24,7 +24,7 @@ def seeded(*key: int) -> None:
     Called before a model is built, ``seeded(seed)`` makes its initial weights depend on the seed
     alone. The numbers are mixed, not added: (seed 1, rank 0) and (seed 0, rank 1) are unrelated.
     """
-    digest = hashlib.sha256(repr(key).encode()).digest()
+    digest = hashlib.sha256(repr([int(k) for k in key]).encode()).digest()
     torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)  # torch takes 63 bits everywhere
 
 

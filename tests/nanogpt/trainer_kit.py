@@ -135,8 +135,8 @@ class Run:
     def _note(self, *_):
         digest = hashlib.sha256()
         for parameter in self.model.parameters():
-            digest.update(parameter.detach().numpy().tobytes())
-            digest.update(parameter.grad.numpy().tobytes())
+            for tensor in (parameter.detach(), parameter.grad):
+                digest.update(tensor.view(torch.uint8).numpy().tobytes())
         self.digests.append(digest.hexdigest())
 
     def left(self) -> dict:
@@ -196,8 +196,8 @@ def _in_process(pipe, environment, folder, data, spec):
     if "event" in spec:
         spec["model_class"] = disturbed(*spec.pop("event"))
     if "stop_at" in spec:
-        stage, count = spec.pop("stop_at")
-        spec["on_stage"] = _stopper(stage, count, spec.pop("stop_by", "kill"))
+        stage, checkpoint = spec.pop("stop_at")
+        spec["on_stage"] = _stopper(stage, checkpoint, spec.pop("stop_by", "kill"))
     if spec.pop("tell", False):
         spec["progress"] = lambda row, steps: (pipe.send(row["step"]), time.sleep(0.002))
     try:
@@ -206,17 +206,19 @@ def _in_process(pipe, environment, folder, data, spec):
         pipe.send(error)
     else:
         run.recorder = None  # rank 0's log is read from disk
-        pipe.send((run.result, run.digests, run.model.state_dict()))
+        weights = {name: tensor.numpy() for name, tensor in run.model.state_dict().items()}
+        pipe.send((run.result, run.digests, weights))
 
 
-def _stopper(stage: str, count: int, by: str):
-    left = count
+def _stopper(stage: str, checkpoint: int, by: str):
+    """Stop at a stage of the n-th checkpoint; if it is ``writing``, in the midst of its pieces."""
+    seen = []
 
     def on_stage(now):
-        nonlocal left
-        left -= now == stage
-        if left == 0:
-            left = -1
+        seen.append(now)
+        whole = seen.count("renamed") + (now != "renamed")
+        midst = stage != "writing" or seen[-40:].count("writing") == 40
+        if now == stage and whole == checkpoint and midst:
             if by == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError(28, "No space left on device")
@@ -225,7 +227,8 @@ def _stopper(stage: str, count: int, by: str):
 
 
 CONTEXT_OF_PROCESSES = multiprocessing.get_context("forkserver")
-CONTEXT_OF_PROCESSES.set_forkserver_preload(["nanogpt.loop", "nanogpt.model"])
+# An optimizer's first step imports torch._dynamo, which takes longer than all else.
+CONTEXT_OF_PROCESSES.set_forkserver_preload(["nanogpt.loop", "torch._dynamo"])
 
 
 class Process:
