@@ -191,8 +191,9 @@ def write_wandb(args, console: Console) -> int:
     """Write the W&B sweep files and say how to start them."""
     from powerstep_repro.sweep.wandb_grid import wandb_sweeps, write
 
-    expand(args.name, args.overrides)  # a mistake is found here, not by an agent
-    for path in write(args.wandb_sweep, wandb_sweeps(args.name, tuple(args.overrides))):
+    overrides = ["logger=wandb", *args.overrides]
+    expand(args.name, overrides)  # a mistake is found here, not by an agent
+    for path in write(args.wandb_sweep, wandb_sweeps(args.name, overrides)):
         console.print(f"wrote {path}; start it with: wandb sweep {path}", soft_wrap=True)
     return 0
 

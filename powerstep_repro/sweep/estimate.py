@@ -4,6 +4,8 @@ import heapq
 from collections.abc import Iterable, Sequence
 from statistics import median, mode
 
+from powerstep_repro.config import canonical
+
 # Without any finished run: a `tiny` run is sized to take about this long on one core, start-up and
 # evaluation included. Other profiles depend on a device that a plan cannot know: unknown.
 TINY_SECONDS = 15.0
@@ -47,7 +49,7 @@ class History:
 
 def _keys(config: dict) -> list[tuple]:
     """Lookup keys, the closest first: same shape and optimizer, then same shape."""
-    shape = tuple(repr(config.get(field)) for field in SHAPE)
+    shape = tuple(canonical(config.get(field)) for field in SHAPE)
     return [(*shape, config["optimizer"]["name"]), shape]
 
 

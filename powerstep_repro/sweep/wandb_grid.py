@@ -5,6 +5,7 @@ Agents need no care about overlaps: a run that is finished already ends at once.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +43,17 @@ def _read(override: str) -> Any:
         return text
 
 
-def wandb_sweeps(name: str, overrides: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def wandb_sweeps(name: str, overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The W&B sweep configurations that train what ``expand(name, overrides)`` lists.
 
     Args:
         name: the sweep's name or path.
-        overrides: as for ``expand``; ``logger=wandb`` unless they say otherwise.
+        overrides: as for ``expand``; ``logger=wandb`` is what an agent's runs want.
 
     Returns:
         One configuration for each grid of the sweep file, without repetitions.
     """
-    given = {
-        key: [_read(value) for value in values]
-        for key, values in axes(["logger=wandb", *overrides]).items()
-    }
+    given = {key: [_read(value) for value in values] for key, values in axes(overrides).items()}
     grids: list[dict[str, list]] = []
     for entry in load_sweep(name)["runs"]:
         grid = {**entry["grid"], **given}

@@ -136,7 +136,7 @@ def test_what_is_wrong_is_said_in_a_sentence(cluster, tmp_path, monkeypatch):
     refusing = tmp_path / "bin" / "sbatch"
     refusing.write_text("#!/bin/sh\necho 'invalid partition' >&2; exit 1\n")
     broken.write_text("#!/bin/sh\n")
-    with pytest.raises(UserError, match="Slurm refuses the jobs: .*invalid partition"):
+    with pytest.raises(UserError, match=r"Slurm refuses the jobs: .*invalid partition"):
         slurm.submit([entry(tmp_path, "run")], slurm.executor(tmp_path), command=command)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="not on PATH"):

@@ -1,0 +1,122 @@
+"""Guards the command itself, from a sweep file to trained runs: plan, work, exit codes, words."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from powerstep_repro.config import compose, expand, run_name, with_data
+from powerstep_repro.errors import UserError
+from powerstep_repro.sweep import cli
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("steps=4", "batch=2", "context=32", "eval_windows=2", "device=cpu")
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """A sweep file of two runs, a little text, and the overrides that keep all of it in here."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("The quick brown fox jumps over the lazy dog. " * 200)
+    sweep = tmp_path / "mine.yaml"
+    sweep.write_text("runs: [{grid: {optimizer: [powerstep], optimizer.beta: [0.0, 0.1]}}]\n")
+    places = (f"results_dir={tmp_path}/results", f"data_dir={tmp_path}/data")
+    return [str(sweep), *SMALL, *places, "data=text", f"data.path={text}", "data.val_fraction=0.2"]
+
+
+def record(config_overrides, status, folder, **changes):
+    """Leave a run's record under ``folder``; ``changes`` are fields of its summary."""
+    data_hash = changes.pop("data_hash", "0" * 16)
+    config = with_data(compose(config_overrides), data_hash, "text")
+    run = folder / config["profile"] / "runs" / run_name(config)
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    summary = {"status": status, "steps": config["steps"], "wall_s": 8.0, "device": "a card"}
+    (run / "summary.json").write_text(json.dumps(summary | {"updated": "2026"} | changes))
+    return run
+
+
+def test_a_sweep_is_trained_once_and_failures_are_found_out(world, tmp_path, capsys):
+    assert cli.main([*world, "--missing"]) == cli.MISSING
+    # A vocabulary that is too small for the bytes of the text makes a run fail.
+    code = cli.main([*world, "model.vocab_size=257,100", "optimizer.beta=0.1"])
+    out = capsys.readouterr().out
+    assert code == 1
+    assert "1 done, 1 failed" in out
+    log = Path(out.rpartition("log: ")[2].strip())
+    assert "100" in log.read_text()
+    assert cli.main([*world]) == 0
+    out = capsys.readouterr().out
+    assert "2 runs: 1 to do, 1 done" in out, "the run that two sweeps share is trained once"
+    assert cli.main([*world]) == 0
+    assert "2 runs: 2 done\n" in capsys.readouterr().out
+
+    # What is there is seen without torch, and without the data.
+    (tmp_path / "data").rename(tmp_path / "gone")
+    (tmp_path / "text").rename(tmp_path / "gone text")
+    probe = (
+        "import sys; from powerstep_repro.sweep.cli import main; code = main(sys.argv[1:]); "
+        "sys.exit(99 if 'torch' in sys.modules else code)"
+    )
+    for flag in ("--missing", "--dry-run"):
+        done = subprocess.run(
+            [sys.executable, "-c", probe, *world, flag], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    assert "2 runs: 2 done" in done.stdout
+    with pytest.raises(UserError, match="text"):
+        cli.main([*world])
+
+
+def test_missing_counts_as_figures_do(world, tmp_path):
+    results = tmp_path / "results"
+    planned = expand(world[0], world[1:])
+    first, second = (list(each.overrides) for each in planned)
+    record(first, "finished", results)
+    assert cli.main([*world, "--missing"]) == cli.MISSING
+    record(second, "interrupted", results)
+    assert cli.main([*world, "--missing"]) == cli.MISSING
+    record(second, "finished", results, data_hash="f" * 16)
+    assert cli.main([*world, "--missing"]) == cli.MISSING, "runs on two data sets never mix"
+    record(second, "diverged", results, data_hash="1" * 16, updated="2030")
+    record(first, "finished", results, data_hash="1" * 16, updated="2030")
+    assert cli.main([*world, "--missing"]) == 0, "diverged is a result"
+    assert cli.main([*world, "seed=1337,2", "--missing"]) == cli.MISSING
+
+
+def test_the_plan_shows_what_is_there_and_what_it_will_take(world, tmp_path, capsys, monkeypatch):
+    planned = expand(world[0], world[1:])
+    record([*planned[0].overrides, "seed=9"], "finished", tmp_path / "results")
+    monkeypatch.setattr("powerstep_repro.sweep.cli.Pool", None)
+    assert cli.main([*world, "--dry-run", "--workers", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "2 runs: 2 to do; about 16 s on 1 worker (measured on a card)" in out
+    assert "gpt2_small-powerstep" in out
+    assert not (tmp_path / "results" / "tiny" / "runs" / "log.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["bета"], "unknown sweep"),
+        (["smal"], "did you mean 'small'"),
+        (["beta", "optimizer.bta=1"], "optimizer.beta"),
+        (["beta", "--workers", "0"], "--workers is 0; it must be at least 1"),
+        (["beta", "--gpus-per-run", "0"], "device=cpu"),
+        (["beta", "--retries", "-1"], "--retries is -1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(arguments, sentence):
+    with pytest.raises(UserError, match=sentence):
+        cli.main(arguments)
+
+
+def test_overrides_may_stand_before_and_after_options():
+    args = cli.parse(["beta", "profile=tiny", "--workers", "2", "seed=2", "--dry-run"])
+    assert args.overrides == ["profile=tiny", "seed=2"]
+    assert (args.workers, args.dry_run) == (2, True)
