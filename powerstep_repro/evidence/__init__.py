@@ -8,6 +8,7 @@ from powerstep_repro.evidence.cells import (
     data_label,
     hyperparameters,
     n_label,
+    rate_label,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "data_label",
     "hyperparameters",
     "n_label",
+    "rate_label",
 ]

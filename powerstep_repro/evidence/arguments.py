@@ -66,11 +66,8 @@ def parse(
 def print_missing(sources: Sequence[Source]) -> None:
     """Print, for each sweep with settings that were not run, the command that would run them."""
     for source in sources:
-        missing = [cell for cell in source.cells if not cell.runs]
-        if not missing:
-            continue
-        models = list(dict.fromkeys(cell.model for cell in missing))
-        all_models = list(dict.fromkeys(cell.model for cell in source.cells))
-        narrow = [f"model={','.join(models)}"] if len(models) < len(all_models) else []
-        print(f"not run: {len(missing)} of {len(source.cells)} settings of sweep {source.sweep}")
-        print(f"  {source.command(*narrow)}")
+        command = source.missing_command()
+        if command:
+            missing = sum(not cell.runs for cell in source.cells)
+            print(f"not run: {missing} of {len(source.cells)} settings of sweep {source.sweep}")
+            print(f"  {command}")

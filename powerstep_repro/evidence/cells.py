@@ -58,7 +58,7 @@ class Outcome:
         """Say the outcome in a table's cell: a number, or what happened instead of one."""
         if self.status == FINISHED:
             return f"{self.mean:.{digits}f}"
-        steps = ", ".join(f"{step:,}" for step in self.diverged.values())
+        steps = ", ".join(f"{step:,}" for step in sorted(set(self.diverged.values())))
         if self.status == DIVERGED:
             return f"diverged at step {steps}"
         if self.status == UNFINISHED:
@@ -145,11 +145,6 @@ class Source:
     cells: list[Cell]
     warnings: list[str]
 
-    @property
-    def has_runs(self) -> bool:
-        """Whether any cell has a run."""
-        return any(cell.runs for cell in self.cells)
-
     def find(self, model: str | None = None, side: Side | None = None, **values: Any) -> list[Cell]:
         """Return the cells of a model and a side with the given config values, in order."""
         return [
@@ -170,6 +165,15 @@ class Source:
         )
         return " ".join(words + (["data.path=FOLDER"] if needs_path else []))
 
+    def missing_command(self) -> str | None:
+        """Return the command that trains what is missing, models that are whole left out."""
+        missing = [cell for cell in self.cells if not cell.runs]
+        if not missing:
+            return None
+        models = list(dict.fromkeys(cell.model for cell in missing))
+        every = {cell.model for cell in self.cells}
+        return self.command(*([f"model={','.join(models)}"] if len(models) < len(every) else []))
+
 
 def data_label(cells: Sequence[Cell]) -> str:
     """Name the data sets of cells that have runs, with their hashes."""
@@ -183,6 +187,12 @@ def n_label(cells: Sequence[Cell]) -> str:
     if not counts:
         return "n = 0"
     return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+
+
+def rate_label(lr: float) -> str:
+    """Write a learning rate as people do: ``6e-4``, ``3.75e-5``."""
+    mantissa, exponent = f"{lr:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
 class Evidence:
@@ -212,17 +222,16 @@ class Evidence:
             self._sources[key] = self._match(sweep, extra)
         return self._sources[key]
 
-    def source_or(self, sweep: str, *stand_in: str) -> Source:
-        """Return a sweep's source, or at ``h100``, if it has no runs, that with other overrides.
+    def sources_or(self, sweeps: Sequence[str], *stand_in: str) -> list[Source]:
+        """Return sweeps' sources, or at ``h100``, if those have more runs, with other overrides.
 
         Some sweeps of the paper are on a model that is too large for a budget of minutes; the
-        same sweep on a smaller one then stands in, and what is drawn must say so.
+        same sweeps on a smaller one then stand in, and what is drawn must say so.
         """
-        source = self.source(sweep)
-        if self.profile == "h100" and not source.has_runs:
-            other = self.source(sweep, *stand_in)
-            return other if other.has_runs else source
-        return source
+        choices = [[self.source(sweep) for sweep in sweeps]]
+        if self.profile == "h100":
+            choices.append([self.source(sweep, *stand_in) for sweep in sweeps])
+        return max(choices, key=lambda c: sum(bool(cell.runs) for s in c for cell in s.cells))
 
     def _match(self, sweep: str, extra: tuple[str, ...]) -> Source:
         given = (f"profile={self.profile}", *self.overrides, *extra)

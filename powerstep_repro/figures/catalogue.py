@@ -6,12 +6,13 @@ give it a line in the Makefile. The paper's panels, titles and numbers are in ``
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from powerstep_repro.evidence import Cell, Evidence, Source, data_label, n_label
+from powerstep_repro.evidence import Cell, Evidence, Source, data_label, n_label, rate_label
 from powerstep_repro.figures import panels, style
 from powerstep_repro.figures.curves import Curve, read_curve
 from powerstep_repro.paper import FIGURES, MODELS, optimizer_label
@@ -74,7 +75,7 @@ def _note(lines: Sequence[Line]) -> str:
     """Name the learning rate, where all curves share it, and the number of steps."""
     rates = sorted({cell.config["lr"] for *_, cell in lines})
     steps = max(cell.config["steps"] for *_, cell in lines)
-    shared = f"lr {rates[0]:g} · " if len(rates) == 1 else ""
+    shared = f"lr {rate_label(rates[0])} · " if len(rates) == 1 else ""
     return f"{shared}{steps:,} steps"
 
 
@@ -84,19 +85,21 @@ def _by_optimizer(cells: Sequence[Cell], suffix: Callable[[Cell], str] = lambda 
     for cell in cells:
         color, dash = style.of_optimizer(cell.optimizer)
         rank = seen[cell.optimizer] = seen.get(cell.optimizer, -1) + 1
-        others = [d for d in style.VARIANTS if d != dash]
+        others = [d for d in (style.DOTTED, *style.VARIANTS[1:], style.SOLID) if d != dash]
         chosen = dash if rank == 0 else others[(rank - 1) % len(others)]
         lines.append((optimizer_label(cell.optimizer) + suffix(cell), color, chosen, cell))
     return lines
 
 
-def _by_value(cells: Sequence[Cell], key: str, symbol: str) -> list[Line]:
+def _by_value(
+    cells: Sequence[Cell], key: str, symbol: str, write: Callable[[float], str] = "{:g}".format
+) -> list[Line]:
     """Shade the cells of one optimizer by a config value, from light to dark."""
     cells = sorted(cells, key=lambda cell: cell.value(key))
     tints = style.shades(cells[0].optimizer, len(cells)) if cells else []
     return [
-        (f"{symbol} = {cell.value(key):g}", tint, style.VARIANTS[i % len(style.VARIANTS)], cell)
-        for i, (cell, tint) in enumerate(zip(cells, tints, strict=True))
+        (f"{symbol} = {write(cell.value(key))}", tint, dash, cell)
+        for cell, tint, dash in zip(cells, tints, cycle(style.VARIANTS), strict=False)
     ]
 
 
@@ -118,7 +121,7 @@ def spt(evidence: Evidence) -> Figure:
             linestyle=dash,
             label=f"β = {beta:g}{name}",
         )
-    ax.set(xlabel="x", ylabel="Φβ(x)", xlim=(-1.02, 1.02), ylim=(-1.1, 1.1))
+    ax.set(xlabel="x", ylabel="Φᵦ(x)", xlim=(-1.02, 1.02), ylim=(-1.1, 1.1))
     ax.legend(loc="lower right")
     return canvas
 
@@ -136,15 +139,15 @@ def small(evidence: Evidence) -> Figure:
 @figure("beta", "gamma")
 def hyper(evidence: Evidence) -> Figure:
     """Figure 3: PowerStep over β and over γ, on GPT-2 Medium (at h100, if need be, on Small)."""
-    sources = [evidence.source_or(sweep, "model=gpt2_small") for sweep in ("beta", "gamma")]
+    sources = evidence.sources_or(("beta", "gamma"), "model=gpt2_small")
     cells = [cell for source in sources for cell in source.cells]
     canvas, axes = _frame("hyper", evidence, cells)
     for ax, source, key in zip(axes, sources, ("beta", "gamma"), strict=True):
         lines = _by_value(source.cells, f"optimizer.{key}", {"beta": "β", "gamma": "γ"}[key])
         model = source.cells[0].model
-        note = f"{MODELS[model]}, {_note(lines)}"
+        note = f"{MODELS[model]}\n{_note(lines)}"
         if model != "gpt2_medium":
-            note = f"{MODELS[model]}, not the paper's Medium · lr {source.cells[0].config['lr']:g}"
+            note = "the paper's model is Medium; this is\n" + note
         _fill(ax, source, lines, note=note)
     return canvas
 
@@ -182,7 +185,7 @@ def lr(evidence: Evidence) -> Figure:
     canvas, axes = _frame("lr", evidence, source.cells)
     for ax, panel in zip(axes, FIGURES["lr"].panels, strict=True):
         cells = [cell for cell in source.cells if cell.optimizer == panel.key]
-        lines = _by_value(cells, "lr", "lr")
+        lines = _by_value(cells, "lr", "lr", rate_label)
         note = f"{MODELS[cells[0].model]} · {_note(lines)}" if cells else ""
         _fill(ax, source, lines, f"optimizer={panel.key}", note=note)
     return canvas
@@ -194,9 +197,15 @@ def stacey(evidence: Evidence) -> Figure:
     source = evidence.source("stacey")
     canvas, axes = _frame("stacey", evidence, source.cells)
     for ax, panel in zip(axes, FIGURES["stacey"].panels, strict=True):
-        lines = _by_optimizer(source.find(panel.key), lambda cell: f", lr {cell.config['lr']:g}")
+        lines = _by_optimizer(
+            source.find(panel.key), lambda cell: f", lr {rate_label(cell.config['lr'])}"
+        )
         _fill(ax, source, lines, f"model={panel.key}")
     return canvas
+
+
+def _rate(cell: Cell) -> str:
+    return f", lr {rate_label(cell.config['lr'])}"
 
 
 def draw(name: str, evidence: Evidence) -> Figure:

@@ -14,10 +14,10 @@ from powerstep_repro.paper.assumed import COLLAPSE_NATS
 from powerstep_repro.paper.layout import PaperFigure
 
 PANEL_WIDTH, PANEL_HEIGHT = 3.9, 2.75
-_HEAD, _FOOT, _SIDE = 0.72, 0.36, 0.1
+_HEAD, _FOOT, _SIDE = 0.50, 0.26, 0.1
 _POINTS_RAW, _POINTS_SMOOTH = 1200, 800
 # The first part of a run is a fall of several nats; the axis starts from where it has fallen.
-_WARM = 0.06
+_WARM = 0.1
 
 
 def grid(spec: PaperFigure, subtitle: str, banner: str = "") -> tuple[Figure, list[Axes]]:
@@ -91,32 +91,28 @@ def loss_panel(ax: Axes, curves: list[Curve], missing: list[str], note: str) -> 
         ax: the panel.
         curves: what was run; none may be empty.
         missing: labels of what was not.
-        note: the learning rate and the like, right of the title.
+        note: the learning rate and the like, in the corner that loss curves leave free.
     """
     low, high = _limits(curves)
+    ends = 0
     for curve in curves:
         _draw(ax, curve, high)
+        for strand in {(s.status, s.ended_at): s for s in curve.others}.values():
+            _mark_end(ax, strand, curve, high, ends)
+            ends += 1
+    for label in missing:
+        ax.plot([], [], linestyle="none", label=f"{label}: not run")
     total = max(c.planned_tokens for c in curves)
     ax.set_xlim(0, total * 1.02)
     ax.set_ylim(low, high)
-    _name_what_leaves(ax, curves, high, total)
     ax.xaxis.set_major_formatter(EngFormatter(places=None, sep=""))
     ax.xaxis.set_major_locator(MaxNLocator(6))
     ax.set_xlabel("training tokens")
     ax.set_ylabel("training loss (nats)")
-    handles, labels = ax.get_legend_handles_labels()
-    ax.legend(handles, labels, loc="upper right", ncols=2 if len(labels) > 6 else 1)
-    ax.set_title(note, loc="right", pad=5, fontsize=7, color=QUIET)
-    if missing:
-        ax.text(
-            0.02,
-            0.03,
-            textwrap.fill("not run: " + ", ".join(missing), 60),
-            transform=ax.transAxes,
-            fontsize=6.5,
-            color=ALARM,
-            va="bottom",
-        )
+    legend = ax.legend(loc="upper right")
+    for text in legend.get_texts()[len(curves) :]:
+        text.set_color(ALARM)
+    ax.text(0.02, 0.03, note, transform=ax.transAxes, fontsize=6.5, color=QUIET, va="bottom")
 
 
 def _limits(curves: list[Curve]) -> tuple[float, float]:
@@ -136,7 +132,7 @@ def _limits(curves: list[Curve]) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def _label(curve: Curve) -> str:
+def _label(curve: Curve, top: float) -> str:
     parts = [f"n={len(curve.strands)}"]
     diverged = sum(s.status == "diverged" for s in curve.strands)
     unfinished = len(curve.others) - diverged
@@ -144,7 +140,11 @@ def _label(curve: Curve) -> str:
         parts.append(f"{diverged} diverged")
     if unfinished:
         parts.append(f"{unfinished} unfinished")
-    return f"{curve.label} ({', '.join(parts)})"
+    end = ""
+    if curve.finished and curve.last > top:
+        peak = max(s.smooth.max() for s in curve.finished)
+        end = f"\n↑ off the axis: ends at {curve.last:.3g}, peak {peak:.3g}"
+    return f"{curve.label} ({', '.join(parts)}){end}"
 
 
 def _draw(ax: Axes, curve: Curve, top: float) -> None:
@@ -152,7 +152,7 @@ def _draw(ax: Axes, curve: Curve, top: float) -> None:
     for strand in curve.strands:
         x, y = envelope(strand.tokens, strand.raw, _POINTS_RAW)
         ax.plot(x, y, color=curve.color, linewidth=0.4, alpha=0.16, zorder=1)
-    label = _label(curve)
+    label = _label(curve, top)
     if curve.finished:
         mean = mean_over_seeds(curve.finished)
         rows = _thin(len(mean.tokens))
@@ -161,20 +161,23 @@ def _draw(ax: Axes, curve: Curve, top: float) -> None:
             ax.fill_between(x, low, high, color=curve.color, alpha=0.22, linewidth=0, zorder=2)
         ax.plot(mean.tokens[rows], mean.middle[rows], label=label, zorder=3, **style)
         label = None
+        if curve.last > top:
+            edge = {"marker": "^", "markersize": 6, "linestyle": "none", "clip_on": False}
+            ax.plot(mean.tokens[-1:], [top], color=curve.color, zorder=5, **edge)
     for strand in curve.others:
         rows = _thin(len(strand.tokens))
         ax.plot(
             strand.tokens[rows], strand.smooth[rows], label=label, zorder=3, linewidth=1.1, **style
         )
         label = None
-        _mark_end(ax, strand, curve, top)
 
 
 def _thin(count: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, _POINTS_SMOOTH)).astype(int))
 
 
-def _mark_end(ax: Axes, strand: Strand, curve: Curve, top: float) -> None:
+def _mark_end(ax: Axes, strand: Strand, curve: Curve, top: float, rank: int) -> None:
+    """Mark where a run stopped, and say when; ``rank`` keeps labels of several ends apart."""
     x, y = strand.tokens[-1], min(strand.smooth[-1], top)
     diverged = strand.status == "diverged"
     words = "diverged at step" if diverged else f"{strand.status}, step"
@@ -193,7 +196,7 @@ def _mark_end(ax: Axes, strand: Strand, curve: Curve, top: float) -> None:
     ax.annotate(
         f"{words} {strand.ended_at:,}",
         (x, y),
-        xytext=(7 if right else -7, -1),
+        xytext=(7 if right else -7, 9 + 9 * rank if y < top else -6 - 9 * rank),
         textcoords="offset points",
         fontsize=6.5,
         color=curve.color,
@@ -202,23 +205,6 @@ def _mark_end(ax: Axes, strand: Strand, curve: Curve, top: float) -> None:
         zorder=6,
         bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8},
     )
-
-
-def _name_what_leaves(ax: Axes, curves: list[Curve], top: float, total: float) -> None:
-    """Say, at the upper edge, where a curve that ends beyond it ends."""
-    for index, curve in enumerate(c for c in curves if c.finished and c.last > top):
-        ends = curve.last
-        peak = max(s.smooth.max() for s in curve.strands)
-        ax.annotate(
-            f"{curve.label}: off the axis, ends at {ends:.3g} (peak {peak:.3g})",
-            (0.985, 0.50 - 0.075 * index),
-            xycoords="axes fraction",
-            fontsize=6.5,
-            color=curve.color,
-            ha="right",
-            va="center",
-            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8},
-        )
 
 
 def smoothing_note() -> str:

@@ -34,7 +34,7 @@ OPTIMIZERS: dict[str, tuple[str, Dash]] = {
     "adamw_int8_released": ("#4A4A4A", DOTTED),
     "powerstep_int8_released": ("#8A5F00", DOTTED),
 }
-#: Line styles of variants of one optimizer in one panel, beside its own.
+#: Line styles for curves of one optimizer that differ in a value.
 VARIANTS: tuple[Dash, ...] = (SOLID, DASHED, DOTTED, DASHDOT, LONG, TWODOT)
 _SPARE = ("#882255", DASHED)  # an optimizer that a user added
 
@@ -85,8 +85,10 @@ def shades(name: str, count: int) -> list[str]:
     the value, the darker.
     """
     base = mcolors.to_rgb(of_optimizer(name)[0])
-    dark = tuple(0.45 * c for c in base)
-    light = tuple(1 - 0.5 * (1 - c) if any(base) else 0.72 for c in base)
+    if not any(base):  # black has no darker shade: end there, through grey
+        light, base, dark = (0.76,) * 3, (0.42,) * 3, (0.0,) * 3
+    else:
+        dark, light = tuple(0.45 * c for c in base), tuple(1 - 0.5 * (1 - c) for c in base)
     out = []
     for index in range(count):
         t = index / (count - 1) if count > 1 else 0.5

@@ -34,8 +34,8 @@ FIGURES = {
             "spt",
             1,
             "fig:spt",
-            "Signed power transform Φβ(x)",
-            (Panel("spt", "Φβ(x) = sign(x)|x|^β"),),
+            "Signed power transform Φᵦ(x)",
+            (Panel("spt", "Φᵦ(x) = sign(x)|x|ᵝ"),),
             1,
         ),
         PaperFigure(

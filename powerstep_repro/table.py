@@ -1,0 +1,31 @@
+"""``python -m powerstep_repro.table NAME``: write a table of the paper from the logs."""
+
+from collections.abc import Sequence
+
+from powerstep_repro.errors import exit_on_user_error
+from powerstep_repro.evidence.arguments import parse, print_missing
+from powerstep_repro.tables.catalogue import CATALOGUE, build
+from powerstep_repro.tables.render import markdown, write
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the tables that the arguments name, and print the one if it is one."""
+    names, evidence = parse(
+        argv,
+        "table",
+        "table",
+        list(CATALOGUE),
+        "Write tables to <results_dir>/<profile>/tables/NAME.md, .csv and .tex.",
+    )
+    for name in names:
+        table = build(name, evidence)
+        if len(names) == 1:
+            print(markdown(table))
+        for path in write(table, evidence.folder / "tables"):
+            print(f"wrote {path}")
+        print_missing([evidence.source(sweep) for sweep in CATALOGUE[name].sweeps])
+    return 0
+
+
+if __name__ == "__main__":
+    exit_on_user_error(main)

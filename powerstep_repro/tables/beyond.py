@@ -1,0 +1,249 @@
+"""Two tables beyond the paper: each optimizer at its own best rate, and what each costs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from powerstep_repro.evidence import Cell, Evidence, data_label, n_label, rate_label
+from powerstep_repro.figures.curves import SMOOTHING, Strand, planned_tokens, read_strand
+from powerstep_repro.paper import MODELS, model_label
+from powerstep_repro.tables.compare import clear_best, gap_of, gap_words, judge_parity
+from powerstep_repro.tables.losses import variant, variant_label
+from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Entry, Table, plain
+from powerstep_repro.tables.statistics import (
+    NOT_RUN,
+    BestRate,
+    best_rate,
+    first_step_at_or_below,
+)
+
+#: The paper claims parity at its own rate for PowerStep alone.
+NO_CLAIM = "no claim"
+
+#: Sweeps that hold runs of one optimizer at several rates.
+RATE_SWEEPS = ("lr_all", "lr_tuned", "seeds")
+
+
+def tuned_cells(evidence: Evidence) -> dict[str, tuple[BestRate | None, Cell, list[Cell]]]:
+    """Choose the best learning rate of each optimizer on GPT-2 Small.
+
+    Returns:
+        By optimizer (and code): the choice, its cell (the first of the grid if nothing ended),
+        and all cells that were run.
+    """
+    by_name: dict[str, dict[float, Cell]] = {}
+    for sweep in RATE_SWEEPS:
+        for cell in evidence.source(sweep).cells:
+            by_name.setdefault(variant(cell), {}).setdefault(cell.config["lr"], cell)
+    chosen = {}
+    for name, cells in by_name.items():
+        ended = {lr: cell.outcome.mean for lr, cell in cells.items() if cell.outcome.n}
+        best = best_rate(ended)
+        shown = cells[best.lr] if best else next(iter(cells.values()))
+        chosen[name] = (best, shown, [cell for cell in cells.values() if cell.outcome.n])
+    return chosen
+
+
+def lr_tuned(evidence: Evidence) -> Table:
+    """Build the table of each optimizer at its own best learning rate, GPT-2 Small."""
+    tuned = tuned_cells(evidence)
+    cells = [cell for _, cell, _ in tuned.values()]
+    reference_best, reference, _ = tuned["adamw"]
+    targets = _ends(reference) if reference_best else {}
+    table = Table(
+        "lr_tuned",
+        "Beyond the paper: each optimizer at its own best learning rate, GPT-2-Small (124M)",
+        f"Profile {evidence.profile}, data {data_label(cells)}, {n_label(cells)}.",
+        [
+            "Optimizer",
+            "Best lr",
+            "Rates run",
+            "Best is on the edge",
+            "Validation loss",
+            "Gap to AdamW at its best",
+            "Steps to AdamW's final loss",
+            "Verdict on parity",
+        ],
+        extra=("lr", "rates", "edge", "steps_to_adamw"),
+    )
+    evident = evidence.profile != "tiny"
+    winner = clear_best(cells) if evident else None
+    for name, (best, cell, _ran) in tuned.items():
+        is_reference = name == "adamw"
+        gap = gap_of(cell, reference)
+        verdict = NO_CLAIM
+        if is_reference:
+            verdict = "reference"
+        elif cell.optimizer.startswith("powerstep"):
+            verdict = judge_parity(cell, reference)
+        steps = _steps_to(cell, targets) if best else NOT_RUN
+        rates = ", ".join(map(rate_label, best.rates)) if best else NOT_RUN
+        edge = (best.edge or "no") if best else NOT_RUN
+        lr = rate_label(best.lr) if best else NOT_RUN
+        outcome = cell.outcome
+        words = outcome.words() + (f" (n={outcome.n})" if outcome.n else "")
+        gap_text = "reference" if is_reference else gap_words(gap)
+        shown = verdict if evident else NO_VERDICT
+        entry = Entry(words, cell is winner)
+        table.add(variant_label(cell), lr, rates, edge, entry, gap_text, steps, shown)
+        table.long.append(
+            {
+                "model": cell.model,
+                "optimizer": name,
+                "ours": plain(outcome.mean) if outcome.status == "finished" else outcome.words(),
+                "our_gap": plain(gap.mean if gap else None),
+                "n": gap.n if gap else outcome.n,
+                "ci_low": plain(gap.low if gap and not is_reference else None),
+                "ci_high": plain(gap.high if gap and not is_reference else None),
+                "verdict": shown,
+                "lr": lr,
+                "rates": rates,
+                "edge": edge,
+                "steps_to_adamw": steps,
+            }
+        )
+    table.notes = [
+        "Best: lowest mean validation loss at the end among the rates that were run; a diverged "
+        "run never wins. On an edge (lowest, highest, or the only rate run), a better rate may lie "
+        "beyond. Steps: the first whose smoothed training loss reaches AdamW's at the end of its "
+        "best run, same seed where there is one."
+    ]
+    if not evident:
+        table.notes.insert(0, "Plumbing check: no ranking here is evidence.")
+    return table
+
+
+def _smoothed(cell: Cell) -> dict[int, Strand]:
+    """The smoothed training loss of a cell's finished runs, by seed."""
+    scale = SMOOTHING * planned_tokens(cell.config)
+    facts = cell.loaded.runs
+    finished = [run for run in cell.runs if facts.at[run, "status"] == "finished"]
+    strands = {int(facts.at[r, "seed"]): read_strand(cell.loaded, r, scale) for r in finished}
+    return {seed: strand for seed, strand in strands.items() if len(strand.steps)}
+
+
+def _ends(cell: Cell) -> dict[int, float]:
+    return {seed: float(strand.smooth[-1]) for seed, strand in _smoothed(cell).items()}
+
+
+def _steps_to(cell: Cell, targets: dict[int, float]) -> str:
+    """Mean over seeds of the first step at or below AdamW's end, of the same seed if it has it."""
+    strands = _smoothed(cell)
+    if not targets or not strands:
+        return NOTHING
+    mean = float(np.mean(list(targets.values())))
+    hits = [
+        first_step_at_or_below(strand.steps, strand.smooth, targets.get(seed, mean))
+        for seed, strand in strands.items()
+    ]
+    reached = [hit for hit in hits if hit is not None]
+    if not reached:
+        return "not reached"
+    text = f"{np.mean(reached):,.0f} of {cell.config['steps']:,}"
+    return text if len(reached) == len(hits) else f"{text} ({len(reached)} of {len(hits)} runs)"
+
+
+def cost(evidence: Evidence, sweeps: Sequence[str]) -> Table:
+    """Build the table of what each optimizer costs, from every run of the given sweeps."""
+    cells: dict[tuple, Cell] = {}
+    for sweep in sweeps:
+        for cell in evidence.source(sweep).cells:
+            for run in cell.runs:
+                cells.setdefault((cell.model, variant(cell), run), cell)
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for model, name, run in cells:
+        device = str(evidence.loaded.runs.at[run, "device"])
+        groups.setdefault((model, name, device), []).append(run)
+    table = Table(
+        "cost",
+        "Beyond the paper: what each optimizer costs",
+        f"Profile {evidence.profile}; medians over runs, measured while training.",
+        [
+            "Model",
+            "Optimizer",
+            "Device",
+            "State (MiB)",
+            "State (B/param)",
+            "Step (ms)",
+            "Tokens/s",
+            "Peak memory (GiB)",
+            "Device-hours",
+            "Runs",
+        ],
+        extra=("quantity", "device"),
+    )
+    by_cell = {(model, name): cell for (model, name, _), cell in cells.items()}
+    order = list(MODELS)
+    speeds = {
+        key: _cost(evidence, groups[key])
+        for key in sorted(groups, key=lambda k: order.index(k[0]) if k[0] in order else len(order))
+    }
+    for key, facts in speeds.items():
+        model, name, device = key
+        count = len(groups[key])
+        label = variant_label(by_cell[model, name])
+        table.add(model_label(model), label, device, *facts["texts"], f"{count}")
+        base = speeds.get((model, "adamw", device))
+        for quantity, number in facts["numbers"].items():
+            reference = base["numbers"][quantity] if base else None
+            known = number is not None and reference is not None
+            table.long.append(
+                {
+                    "model": model,
+                    "optimizer": name,
+                    "ours": plain(number),
+                    "our_gap": plain(number - reference if known else None),
+                    "n": count,
+                    "quantity": quantity,
+                    "device": device,
+                }
+            )
+    if not table.rows:
+        table.add("not run", *[NOTHING] * 9)
+    table.notes = [
+        "Step and tokens/s are whole training steps (forward, backward, optimizer), the first "
+        "tenth of each log left out. Device-hours: wall-clock time × devices, over all runs of the "
+        "row."
+    ]
+    return table
+
+
+def _cost(evidence: Evidence, runs: Sequence[str]) -> dict:
+    facts = evidence.loaded.runs.loc[list(runs)]
+    step_ms, speed = [], []
+    for run in runs:
+        log = evidence.loaded.history(run, columns=["step_ms", "tokens_per_s"])
+        settled = log.iloc[len(log) // 10 :].median()
+        step_ms.append(settled["step_ms"])
+        speed.append(settled["tokens_per_s"])
+    world = facts.get("world_size", 1)
+    seconds = (facts["wall_s"].astype(float) * world).sum()
+    state, peak = _median(facts["optimizer_state_bytes"]), _median(facts["peak_memory_bytes"])
+    params = _median(facts["n_params"])
+    numbers = {
+        "state_bytes": state,
+        "bytes_per_param": state / params if state is not None and params else None,
+        "step_ms": _median(step_ms),
+        "tokens_per_s": _median(speed),
+        "peak_memory_bytes": peak,
+        "device_hours": float(seconds) / 3600,
+    }
+    texts = [
+        _scaled(state, 2**20, ".1f"),
+        _scaled(numbers["bytes_per_param"], 1, ".3f"),
+        _scaled(numbers["step_ms"], 1, ",.1f"),
+        _scaled(numbers["tokens_per_s"], 1, ",.0f"),
+        _scaled(peak, 2**30, ".2f"),
+        f"{numbers['device_hours']:.3f}",
+    ]
+    return {"numbers": numbers, "texts": texts}
+
+
+def _median(values) -> float | None:
+    array = np.asarray([v for v in values if v is not None], dtype=float)
+    array = array[np.isfinite(array)]
+    return float(np.median(array)) if len(array) else None
+
+
+def _scaled(number: float | None, unit: float, form: str) -> str:
+    return NOTHING if number is None else format(number / unit, form)
