@@ -1,0 +1,23 @@
+"""The paper's claims judged on a profile's runs, each by the judge that its ``kind`` names."""
+
+from powerstep_repro.evidence import Evidence
+from powerstep_repro.paper import CLAIMS, Claim
+from powerstep_repro.tables import verdicts_other  # noqa: F401, its judges enter themselves
+from powerstep_repro.tables.model import NO_VERDICT
+from powerstep_repro.tables.paper_check import on_paper
+from powerstep_repro.tables.statistics import overall
+from powerstep_repro.tables.verdicts import JUDGES, Judgement, majority
+
+
+def judge_all(evidence: Evidence) -> list[Judgement]:
+    """Judge every claim of the paper."""
+    return [judge_claim(claim, evidence) for claim in CLAIMS]
+
+
+def judge_claim(claim: Claim, evidence: Evidence) -> Judgement:
+    """Judge one claim; at ``tiny`` nothing is judged."""
+    if evidence.profile == "tiny":
+        return Judgement(claim, NO_VERDICT, [], on_paper(claim))
+    items = JUDGES[claim.kind](claim, evidence)
+    verdict = majority(items) if claim.kind == "majority" else overall([i.verdict for i in items])
+    return Judgement(claim, verdict, items, on_paper(claim))
