@@ -121,6 +121,8 @@ def _read_text(value: Any) -> str:
 FLAG = Rule("true or false", _read_flag)
 TEXT = Rule("a non-empty string", _read_text)
 TEXT_OR_NULL = Rule("a non-empty string", _read_text, nullable=True)
+# A path, a list of them or one per split: the datasets library knows.
+ANY = Rule("anything", lambda value: value, nullable=True)
 CODE = ("dynamic", "linear")
 
 RULES: dict[str, Rule] = {
@@ -185,6 +187,7 @@ RULES: dict[str, Rule] = {
     "data.workers": whole(1, nullable=True),
     "data.id": TEXT,
     "data.config": TEXT_OR_NULL,
+    "data.data_files": ANY,
     "data.revision": TEXT_OR_NULL,
     "data.split": TEXT,
     "data.text_column": TEXT,
