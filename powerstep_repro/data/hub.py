@@ -132,12 +132,16 @@ def _corpus(config: Mapping[str, Any], cache: Path, workers: int) -> Corpus:
 
 def _tables(builder: Any, config: Mapping[str, Any], workers: int) -> tuple[Documents, Documents]:
     """Return the validation and training documents of a data set that is downloaded whole."""
-    builder.download_and_prepare(num_proc=workers if workers > 1 else None)
+    files = len((builder.config.data_files or {}).get(config["split"], ()))
+    processes = min(workers, files)
+    builder.download_and_prepare(num_proc=processes if processes > 1 else None)
     train = builder.as_dataset(split=config["split"])
     if config["val_split"]:
         val = builder.as_dataset(split=config["val_split"])
     elif config["val_documents"]:
-        first = min(config["val_documents"], len(train))
+        first = config["val_documents"]
+        if first >= len(train):
+            raise UserError(f"val_documents={first} leaves nothing of {len(train)} documents")
         val, train = train.select(range(first)), train.select(range(first, len(train)))
     else:
         # nanoGPT's split, and its order: both parts come shuffled by the same seed.

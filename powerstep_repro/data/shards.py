@@ -24,7 +24,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -147,7 +147,7 @@ def tokenize(
         if texts is None:
             add(shard)
         else:
-            pending[pool.executor.submit(_encode_shard, texts, path(shard))] = shard
+            pending[pool.submit(_encode_shard, texts, path(shard))] = shard
             # Two shards a worker: none idles, and memory stays bounded.
             collect(2 * pool.workers - 1)
         if enough():
@@ -183,6 +183,16 @@ class Pool:
                 initargs=(tokenizer,),
             )
 
+    def submit(self, function: Callable, *arguments: Any) -> Future:
+        """Hand a call to a worker."""
+        # It may start a process. A signal's exception in the middle of that would leave a child
+        # with half of its instructions; the child takes over the mask.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            return self.executor.submit(function, *arguments)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     def __enter__(self) -> "Pool":
         return self
 
@@ -209,7 +219,8 @@ def _start(tokenizer: Tokenizer) -> None:
 
 
 def _start_process(tokenizer: Tokenizer) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group
+    # Ctrl-C reaches the whole group, and the parent sees to it: SIGINT stays blocked.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     _start(tokenizer)
@@ -224,8 +235,8 @@ def _leave_with_parent() -> None:
 def _encode_shard(texts: list[str], path: Path) -> None:
     pieces = []
     for ids in _tokenizer.encode(texts):
-        pieces += (ids, [_tokenizer.end])
-    tokens = np.concatenate(pieces, dtype=np.int64) if pieces else np.zeros(0, np.int64)
+        pieces += (np.asarray(ids, np.int64), [_tokenizer.end])
+    tokens = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     if (largest := int(tokens.max(initial=0))) >= _tokenizer.vocab_size:
         raise UserError(
             f"tokenizer {_tokenizer.name} gave token id {largest}, beyond its vocabulary of "

@@ -21,6 +21,8 @@ GPT2_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 # How GPT-2 cuts text into words before it merges (its encoder.py).
 GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 END_OF_TEXT = "<|endoftext|>"
+# What defines a Hugging Face tokenizer, in its own format and in the older ones.
+FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model")
 TIMEOUT = 20  # seconds without an answer
 
 
@@ -80,9 +82,9 @@ def identity(name: str, revision: str | None = None, end_token: str | None = Non
     """Say which tokenizer a name means, without loading it; a folder counts by its content."""
     folder = Path(name).expanduser()
     if name not in ("byte", "gpt2") and folder.is_dir():
-        files = [path for path in sorted(folder.iterdir()) if path.is_file()]
-        digest = hashlib.sha256(b"".join(hashlib.sha256(p.read_bytes()).digest() for p in files))
-        name = digest.hexdigest()
+        files = [folder / file for file in FILES if (folder / file).is_file()]
+        digests = [hashlib.sha256(file.read_bytes()).digest() for file in files]
+        name = hashlib.sha256(b"".join(digests)).hexdigest()
     return [name, revision, end_token]
 
 
@@ -200,6 +202,7 @@ class HuggingFaceTokenizer:
     def __init__(self, definition: str, config: dict, name: str, end_token: str | None):
         from tokenizers import Tokenizer as Backend
 
+        self.arguments = definition, config, name, end_token
         self.name = Path(name).name if Path(name).expanduser().is_dir() else name
         try:
             self.backend = Backend.from_str(definition)
@@ -224,6 +227,10 @@ class HuggingFaceTokenizer:
         self.end = vocabulary[token]
         digest = hashlib.sha256(definition.encode()).hexdigest()[:16]
         self.fingerprint = f"huggingface:{digest}:{self.end}"
+
+    def __reduce__(self) -> tuple:
+        # The library's own pickle forgets that special tokens are to be read as text.
+        return HuggingFaceTokenizer, self.arguments
 
     def encode(self, texts: list[str]) -> Iterable[list[int]]:
         """See :class:`Tokenizer`."""

@@ -1,0 +1,108 @@
+"""Ready token files: checked once, described beside nobody's files, refused with a sentence."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from nanogpt.data import dataset_hash
+from nanogpt.errors import InputError
+from powerstep_repro.data import resolve
+from powerstep_repro.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "english"
+    folder.mkdir()
+    np.arange(300, dtype="<u2").tofile(folder / "train.bin")
+    np.arange(50, dtype="<u2").tofile(folder / "val.bin")
+    return folder
+
+
+def config(folder, **options):
+    return {"kind": "tokens", "name": "tokens", "path": str(folder), "dtype": "uint16", **options}
+
+
+def test_two_files_are_enough(folder, tmp_path):
+    before = sorted(os.listdir(folder))
+    data = resolve(config(folder), tmp_path / "data")
+    assert data.train.tolist() == list(range(300))
+    assert data.val.tolist() == list(range(50))
+    assert data.vocab_size == 300  # at least what the files use
+    assert data.name == "english"
+    meta = data.meta
+    assert data.hash == dataset_hash(meta["train_sha256"], meta["val_sha256"], "uint16")
+    assert sorted(os.listdir(folder)) == before
+
+
+def test_a_name_for_the_figures_does_not_change_the_hash(folder, tmp_path):
+    named = resolve(config(folder, name="english-mix"), tmp_path / "data")
+    assert named.name == "english-mix"
+    assert named.hash == resolve(config(folder), tmp_path / "data").hash
+
+
+def test_files_are_read_again_only_when_they_change(folder, tmp_path):
+    first = resolve(config(folder), tmp_path / "data")
+    stamp = (first.folder / "meta.json").stat().st_mtime_ns
+    assert (
+        resolve(config(folder), tmp_path / "data").folder / "meta.json"
+    ).stat().st_mtime_ns == stamp
+    np.arange(300, dtype="<u2")[::-1].tofile(folder / "train.bin")  # the same size
+    os.utime(folder / "train.bin", ns=(1, stamp + 1))
+    assert resolve(config(folder), tmp_path / "data").hash != first.hash
+
+
+def test_wide_ids(folder, tmp_path):
+    for split in ("train", "val"):
+        np.array([1, 151_000], dtype="<u4").tofile(folder / f"{split}.bin")
+    data = resolve(config(folder, dtype="uint32"), tmp_path / "data")
+    assert data.vocab_size == 151_001
+    assert data.train.tolist() == [1, 151_000]
+
+
+def describe(folder, **changes):
+    (folder / "meta.json").write_text(json.dumps({"name": "mix", "dtype": "uint16", **changes}))
+
+
+def test_the_folders_own_description_counts(folder, tmp_path):
+    describe(folder, vocab_size=50257, tokenizer="gpt2", train_tokens=300)
+    data = resolve(config(folder, dtype="uint32"), tmp_path / "data")
+    assert (data.name, data.vocab_size, data.meta["tokenizer"]) == ("mix", 50257, "gpt2")
+    assert data.train.dtype == np.uint16
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"vocab_size": 257}, "hold id 299, beyond their vocabulary of 257"),
+        ({"train_tokens": 301}, "has tokens 300 where meta.json says 301"),
+        ({"val_sha256": "0" * 64}, "val.bin has sha256 .* where meta.json says 000"),
+        ({"dtype": "float32"}, "dtype 'float32' is not one of uint16, uint32"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_refused(folder, tmp_path, changes, sentence):
+    describe(folder, **changes)
+    with pytest.raises(UserError, match=sentence):
+        resolve(config(folder), tmp_path / "data")
+
+
+def test_bad_files_end_in_a_sentence(folder, tmp_path):
+    def refused(sentence, **options):
+        with pytest.raises((UserError, InputError), match=sentence):
+            resolve(config(folder, **options), tmp_path / "data")
+
+    refused("needs data.path", path=None)
+    refused("data.path=/no/such/folder is not a folder", path="/no/such/folder")
+    (folder / "train.bin").write_bytes(b"odd")
+    refused("train.bin has 3 bytes, not a positive multiple of the 2")
+    (folder / "train.bin").write_bytes(b"")
+    refused("train.bin has 0 bytes")
+    (folder / "val.bin").unlink()
+    refused("has no val.bin")
+    (folder / "meta.json").write_text("{cut")
+    (folder / "val.bin").write_bytes(b"ab")
+    refused("meta.json cannot be read")
+    (folder / "meta.json").write_text("[1]")
+    refused("meta.json holds")
