@@ -79,15 +79,19 @@ def _note(lines: Sequence[Line]) -> str:
     return f"{shared}{steps:,} steps"
 
 
-def _by_optimizer(cells: Sequence[Cell], suffix: Callable[[Cell], str] = lambda cell: "") -> list:
-    """Give each cell its optimizer's colour; the variants of one optimizer differ in line style."""
-    lines, seen = [], {}
+def _by_optimizer(
+    cells: Sequence[Cell], suffix: Callable[[Cell], str] = lambda cell: ""
+) -> list[Line]:
+    """Give each cell its optimizer's colour; no two of a panel share a line style."""
+    taken = [style.of_optimizer(name)[1] for name in {cell.optimizer for cell in cells}]
+    lines, seen = [], set()
     for cell in cells:
         color, dash = style.of_optimizer(cell.optimizer)
-        rank = seen[cell.optimizer] = seen.get(cell.optimizer, -1) + 1
-        others = [d for d in (style.DOTTED, *style.VARIANTS[1:], style.SOLID) if d != dash]
-        chosen = dash if rank == 0 else others[(rank - 1) % len(others)]
-        lines.append((optimizer_label(cell.optimizer) + suffix(cell), color, chosen, cell))
+        if cell.optimizer in seen:
+            dash = next((d for d in style.VARIANTS if d not in taken), dash)
+            taken.append(dash)
+        seen.add(cell.optimizer)
+        lines.append((optimizer_label(cell.optimizer) + suffix(cell), color, dash, cell))
     return lines
 
 

@@ -1,7 +1,7 @@
 """How every figure looks: one colour and one line style an optimizer, and files that repeat.
 
-Colours are those of Okabe and Ito, told apart with any colour vision; line styles and luminance
-tell them apart in grey. A ``_released`` optimizer is a darker shade of the plain one, dotted.
+Colours are those of Okabe and Ito, told apart with any colour vision; line styles tell the curves
+of a panel apart in grey. A ``_released`` optimizer is a darker shade of the plain one.
 """
 
 import os
@@ -20,18 +20,18 @@ DASHDOT, LONG, TWODOT = (0, (5, 1.5, 1.2, 1.5)), (0, (8, 2)), (0, (4, 1.2, 1, 1.
 
 #: Optimizer -> (colour, line style).
 OPTIMIZERS: dict[str, tuple[str, Dash]] = {
-    "adamw": ("#000000", SOLID),
+    "adamw": ("#000000", LONG),
     "powerstep": ("#D55E00", SOLID),
     "signsgd": ("#0072B2", DASHED),
     "adams": ("#009E73", DASHDOT),
     "pbsgdm": ("#CC79A7", DOTTED),
-    "stacey": ("#56B4E9", LONG),
-    "adamw_int8": ("#7A7A7A", DASHED),
+    "stacey": ("#56B4E9", TWODOT),
+    "adamw_int8": ("#7A7A7A", DASHDOT),
     "powerstep_int8": ("#E69F00", DASHED),
     "adams_released": ("#005F45", DOTTED),
     "pbsgdm_released": ("#7F2F5F", TWODOT),
     "stacey_released": ("#1F6C98", DOTTED),
-    "adamw_int8_released": ("#4A4A4A", DOTTED),
+    "adamw_int8_released": ("#4A4A4A", TWODOT),
     "powerstep_int8_released": ("#8A5F00", DOTTED),
 }
 #: Line styles for curves of one optimizer that differ in a value.

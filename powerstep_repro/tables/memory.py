@@ -1,39 +1,12 @@
 """Table 1, the optimizer's memory: from the models' shapes in closed form, to the printed digit."""
 
-from omegaconf import OmegaConf
-
-from powerstep_repro.config import CONF, compose
 from powerstep_repro.evidence import Evidence
-from powerstep_repro.models.count import Count, count
+from powerstep_repro.memory import MIB, counted_by_the_paper, paper_counts, state_bytes_per_param
 from powerstep_repro.paper import TABLES, model_label, value
 from powerstep_repro.paper import table as paper_table
 from powerstep_repro.tables.model import NO_VERDICT, Entry, Table, plain
 
-MIB = 2**20
-
-
-def state_bytes_per_param() -> dict[str, float]:
-    """Bytes of state a parameter: two fp32 moments; an int8 code and its share of a scale."""
-    block = compose(["optimizer=powerstep_int8"])["optimizer"]["block_size"]
-    return {"adamw": 8.0, "powerstep_int8": 1.0 + 4.0 / block}
-
-
-def paper_counts(model: str) -> Count:
-    """Count the parameters of a model as the paper has it, whatever the profile."""
-    return count(OmegaConf.to_container(OmegaConf.load(CONF / "model" / f"{model}.yaml")))
-
-
-def counted_by_the_paper(model: str) -> tuple[int, int]:
-    """Return the parameters whose state the paper's number counts, and those of the whole model.
-
-    Found by matching its eight numbers: of a mixture of experts the routed experts alone; of the
-    dense model all, its norms held once by every tensor-parallel rank.
-    """
-    counts = paper_counts(model)
-    if counts.routed_expert_params:
-        return counts.routed_expert_params, counts.n_params
-    copies = int(value("parallelism", model, "tp")) - 1
-    return counts.n_params + copies * counts.one_dim_params, counts.n_params
+__all__ = ["memory", "paper_counts", "state_bytes_per_param"]
 
 
 def memory(evidence: Evidence) -> Table:

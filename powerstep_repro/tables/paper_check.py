@@ -32,7 +32,8 @@ def _gaps(claim: Claim, gaps: dict) -> str:
 
 def _order(claim: Claim, gaps: dict) -> str:
     above = sum(gap > 0 for gap in gaps.values())
-    return f"in the printed table {above} of {len(gaps)} end above {optimizer_label(claim.reference.optimizer)}"
+    other = optimizer_label(claim.reference.optimizer)
+    return f"in the printed table {above} of {len(gaps)} end above {other}"
 
 
 def _trend(claim: Claim, gaps: dict) -> str:

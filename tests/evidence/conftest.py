@@ -5,6 +5,7 @@ a run leaves them. Everything is under a test's own folder.
 """
 
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -139,7 +140,7 @@ class World:
         }
         (folder / "summary.json").write_text(json.dumps(summary))
         if windows and status == "finished" and loss is not None:
-            noise = np.random.default_rng(abs(hash(run_name(config))) % 2**32)
+            noise = np.random.default_rng(zlib.crc32(run_name(config).encode()))
             own = noise.normal(0, window_noise, WINDOWS)
             values = loss + _WINDOW_EFFECT - _WINDOW_EFFECT.mean() + own - own.mean()
             content = {"step": config["steps"], "losses": values.tolist()}
@@ -147,6 +148,22 @@ class World:
         if parquet and ended:
             write_parquet(folder)
         return folder
+
+
+@pytest.fixture(scope="session")
+def texts():
+    """Returns a function that lists every text on a figure's face."""
+
+    def collect(figure):
+        found = [text.get_text() for text in figure.texts]
+        for ax in figure.axes:
+            found += [ax.get_title(loc) for loc in ("left", "center", "right")]
+            found += [text.get_text() for text in ax.texts]
+            legend = ax.get_legend()
+            found += [text.get_text() for text in legend.get_texts()] if legend else []
+        return [text for text in found if text]
+
+    return collect
 
 
 @pytest.fixture

@@ -1,0 +1,213 @@
+"""Guards every figure on runs of known numbers: what is drawn, what is said, what is marked."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from powerstep_repro.evidence import Evidence
+from powerstep_repro.figures import style
+from powerstep_repro.figures.catalogue import CATALOGUE, draw
+from powerstep_repro.figures.curves import mean_over_seeds, read_curve
+from powerstep_repro.paper import FIGURES, OPTIMIZERS
+
+LOSS_FIGURES = [name for name in FIGURES if name != "spt"]
+
+
+def lines_of(ax, width=1.0):
+    """The smoothed curves of a panel: its lines that are not the faint raw ones."""
+    return [
+        line for line in ax.lines if line.get_linewidth() >= width and len(line.get_xdata()) > 2
+    ]
+
+
+def test_the_catalogue_is_the_papers():
+    assert list(CATALOGUE) == list(FIGURES)
+
+
+@pytest.mark.parametrize("name", LOSS_FIGURES)
+def test_empty_panels_say_so_with_the_command(world, texts, name):
+    figure = draw(name, Evidence(world.results, "h100"))
+    said = texts(figure)
+    panels = FIGURES[name].panels
+    assert said.count("not run") == len(panels) == len(figure.axes)
+    commands = [" ".join(t.split()) for t in said if "powerstep_repro.sweep" in t]
+    assert len(set(commands)) == len(panels)
+    sweeps = CATALOGUE[name].sweeps
+    assert all(any(f"sweep {s} profile=h100" in c for s in sweeps) for c in commands)
+    for panel, ax in zip(panels, figure.axes, strict=True):
+        assert panel.title in ax.get_title("left")
+
+
+@pytest.mark.parametrize("name", LOSS_FIGURES)
+def test_full_figures_draw_every_cell(world, texts, name):
+    evidence = Evidence(world.results, "h100")
+    for sweep in CATALOGUE[name].sweeps:
+        world.add(sweep, losses=(3.0, 3.1))
+    figure = draw(name, evidence)
+    said = " ".join(texts(figure))
+    assert "not run" not in said
+    assert f"Figure {FIGURES[name].number}" in said
+    for face in ("profile h100", "english-mix (00aa11bb22cc33dd)", "n = 2", "steps"):
+        assert face in said
+    cells = sum(len(evidence.source(sweep).cells) for sweep in CATALOGUE[name].sweeps)
+    assert sum(len(lines_of(ax)) for ax in figure.axes) == cells
+    for ax in figure.axes:
+        for line in ax.lines:
+            assert np.isfinite(np.asarray(line.get_ydata(), dtype=float)).all()
+
+
+def test_the_mean_and_the_band_are_those_of_the_seeds(world):
+    world.add("small", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(3.0, 3.1, 3.5))
+    evidence = Evidence(world.results, "h100")
+    cell = evidence.source("small").cells[0]
+    curve = read_curve(cell, "AdamW", "#000000", "-")
+    mean = mean_over_seeds(curve.finished)
+    ends = np.array([strand.smooth[-1] for strand in curve.strands])
+    assert mean.middle[-1] == pytest.approx(ends.mean())
+    assert (mean.low[-1], mean.high[-1]) == (ends.min(), ends.max())
+    # The last value is the loss at the end (3.2 on average) plus what is left of the fall.
+    assert curve.last == pytest.approx(3.2 + 6 * np.exp(-6), abs=0.05)
+
+
+def test_seeds_logged_at_different_intervals_meet_where_both_have_rows(world):
+    where = {"model": "gpt2_small", "optimizer": "adamw"}
+    world.add("small", where, losses=(3.0,), log_interval=10)
+    world.add("small", where, losses=(3.0,), first_seed=2, log_interval=75)
+    cell = Evidence(world.results, "h100").source("small").cells[0]
+    mean = mean_over_seeds(read_curve(cell, "AdamW", "#000000", "-").finished)
+    per_step = cell.config["batch"] * cell.config["context"]
+    assert (mean.tokens % (150 * per_step) == 0).all()
+    assert len(mean.tokens) == 10
+
+
+def test_a_diverged_run_ends_in_a_marked_point_with_its_step(world, texts):
+    where = {"model": "gpt2_small", "optimizer": "signsgd"}
+    world.add("small", where, losses=(None, None), diverged_at=640, log_interval=1)
+    world.add("small", {"model": "gpt2_small", "optimizer": "adamw"})
+    figure = draw("small", Evidence(world.results, "h100"))
+    ax = figure.axes[0]
+    said = texts(figure)
+    assert "diverged at step 640" in said
+    assert "SignSGD (n=2, 2 diverged)" in said
+    (mark,) = [line for line in ax.lines if line.get_marker() == "X"]
+    # The row of step 640 is NaN, so that of 639 is the last; nothing is drawn beyond it.
+    assert mark.get_xdata()[0] == 639 * 120 * 1024
+    blue = style.of_optimizer("signsgd")[0]
+    curves = [line for line in lines_of(ax) if to_hex(line.get_color()) == blue.lower()]
+    assert {line.get_xdata()[-1] for line in curves} == {639 * 120 * 1024}
+
+
+def test_one_diverged_seed_does_not_bend_the_mean_of_the_others(world, texts):
+    where = {"model": "gpt2_small", "optimizer": "adamw"}
+    world.add("small", where, losses=(3.0, 3.1))
+    world.add("small", where, losses=(None,), first_seed=3, diverged_at=500)
+    figure = draw("small", Evidence(world.results, "h100"))
+    assert "AdamW (n=3, 1 diverged)" in texts(figure)
+    assert len(lines_of(figure.axes[0])) == 2
+
+
+def test_a_collapsed_run_does_not_flatten_the_others_and_is_named(world, texts):
+    world.add("quant", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(4.15,))
+    released = {"model": "gpt2_small", "optimizer": "adamw_int8_released"}
+    world.add("quant", released, losses=(30.7,))
+    figure = draw("quant", Evidence(world.results, "h100"))
+    assert figure.axes[0].get_ylim()[1] < 12
+    assert any("off the axis: ends at 30.7" in text for text in texts(figure))
+
+
+def test_an_unfinished_run_is_marked(world, texts):
+    where = {"model": "gpt2_small", "optimizer": "adamw"}
+    world.add("small", where, losses=(3.0,), status="running", rows_kept=6)
+    said = texts(draw("small", Evidence(world.results, "h100")))
+    assert "running, step 300" in said
+    assert "AdamW (n=1, 1 unfinished)" in said
+    assert "PowerStep: not run" in said
+
+
+def test_doubled_rows_and_a_cut_last_line_change_nothing(world):
+    where = {"model": "gpt2_small", "optimizer": "adamw"}
+
+    def resumed(lines):
+        return [*lines[:20], *lines[10:], lines[-1][: len(lines[-1]) // 2]]
+
+    world.add("small", where, losses=(3.0,), parquet=False, status="running", log=resumed)
+    cell = Evidence(world.results, "h100").source("small").cells[0]
+    (strand,) = read_curve(cell, "AdamW", "#000000", "-").strands
+    assert list(strand.steps) == list(range(50, 1501, 50))
+
+
+def test_hyper_stands_on_small_only_at_h100_and_says_so(world, texts):
+    for sweep in ("beta", "gamma"):
+        world.add(sweep, overrides=("model=gpt2_small",), losses=(3.0,))
+    said = " ".join(texts(draw("hyper", Evidence(world.results, "h100"))))
+    assert "the paper's model is Medium; this is\nGPT-2-Small (124M)" in said
+    world.add("beta", losses=(3.0,), profile="paper", overrides=("model=gpt2_small",))
+    assert "Small" not in " ".join(texts(draw("hyper", Evidence(world.results, "paper"))))
+
+
+def test_tiny_says_what_it_is_and_prints_its_rate(world, texts):
+    tiny = {"profile": "tiny", "data": ("builtin", "1" * 16), "log_interval": 5}
+    world.add("small", {"model": "gpt2_small"}, **tiny)
+    said = texts(draw("small", Evidence(world.results, "tiny")))
+    assert "PLUMBING CHECK, NO EVIDENCE" in said
+    assert any(text.startswith("lr 1e-3") for text in said)
+    assert "PLUMBING" not in " ".join(texts(draw("small", Evidence(world.results, "h100"))))
+
+
+def test_both_codes_are_told_apart_in_one_colour(world):
+    world.add("quant", {"model": "gpt2_small", "optimizer": "powerstep_int8"}, losses=(3.0,))
+    figure = draw("quant", Evidence(world.results, "h100"))
+    labels = {line.get_label(): line for line in lines_of(figure.axes[0])}
+    dynamic = labels["PowerStep int8, dynamic (n=1)"]
+    linear = labels["PowerStep int8, linear (n=1)"]
+    assert dynamic.get_color() == linear.get_color()
+    assert dynamic._dash_pattern != linear._dash_pattern
+
+
+def test_every_optimizer_has_a_look_of_its_own():
+    looks = [style.of_optimizer(name) for name in OPTIMIZERS]
+    assert len({color for color, _ in looks}) == len(OPTIMIZERS)
+    assert style.shades("adamw", 6)[0] != style.shades("adamw", 6)[-1]
+
+
+@pytest.mark.parametrize("name", LOSS_FIGURES)
+def test_no_two_curves_of_a_panel_share_a_line_style(world, name):
+    """So that the figure is readable in grey."""
+    for sweep in CATALOGUE[name].sweeps:
+        world.add(sweep, losses=(3.0,))
+    for ax in draw(name, Evidence(world.results, "h100")).axes:
+        dashes = [str(line._unscaled_dash_pattern) for line in lines_of(ax)]
+        assert len(set(dashes)) == len(dashes)
+
+
+@pytest.mark.parametrize("name", ["spt", "quant"])
+def test_drawn_twice_the_files_are_equal(world, name, tmp_path):
+    world.add("quant", {"model": "gpt2_small"}, losses=(3.0, 3.1))
+    for folder in ("first", "second"):
+        style.save(draw(name, Evidence(world.results, "h100")), tmp_path / folder / name)
+    for suffix in ("pdf", "png"):
+        first, second = (
+            (tmp_path / folder / f"{name}.{suffix}").read_bytes() for folder in ("first", "second")
+        )
+        assert first == second
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert b"CreationDate" not in (tmp_path / "first" / f"{name}.pdf").read_bytes()
+
+
+def test_a_users_matplotlibrc_changes_nothing(world, tmp_path):
+    import matplotlib
+
+    style.save(draw("spt", Evidence(world.results, "h100")), tmp_path / "plain")
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 9, "axes.grid": False}):
+        style.save(draw("spt", Evidence(world.results, "h100")), tmp_path / "other")
+    assert (tmp_path / "plain.png").read_bytes() == (tmp_path / "other.png").read_bytes()
+
+
+def test_spt_draws_the_transform(world):
+    ax = draw("spt", Evidence(world.results, "tiny")).axes[0]
+    curves = {line.get_label(): line for line in ax.lines}
+    x, y = curves["β = 0.5"].get_data()
+    np.testing.assert_allclose(y, np.sign(x) * np.sqrt(np.abs(x)))
+    x, y = curves["β = 0 (sign)"].get_data()
+    assert y[x == 0] == 0
+    assert set(y[x != 0]) == {-1.0, 1.0}
