@@ -58,6 +58,7 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.lm = causal_lm
+        self.vocab_size = causal_lm.config.vocab_size
         self.attention_width = attention_width
         self.experts_per_token = experts_per_token
         self.aux_loss_coef = aux_loss_coef
