@@ -121,61 +121,70 @@ class BaseOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        work = [(group, self._with_gradients(group)) for group in self.param_groups]
-        for group, params in work:
+        # All that can be refused is refused here, before the first change.
+        work = [
+            (group, batch, self._implementation(group, device))
+            for group in self.param_groups
+            for (device, _), batch in self._batches(group).items()
+        ]
+        for group, params, implementation in work:
             for p in params:
                 if not self.state[p]:
                     self.state[p] = self.init_state(p, group)
-            for (device, dtype), batch in _by_device_and_dtype(params).items():
-                self._step_batch(group, batch, device, dtype)
+            self._step_batch(group, params, implementation)
         return loss
 
-    def _with_gradients(self, group: dict[str, Any]) -> list[Tensor]:
-        """Return the parameters to be stepped; ValueError for a gradient that cannot be used."""
-        params = [p for p in group["params"] if p.grad is not None]
-        for p in params:
+    def _batches(
+        self, group: dict[str, Any]
+    ) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:
+        """Return the parameters to step by device and arithmetic; ValueError for a bad gradient."""
+        batches: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        for p in group["params"]:
+            if p.grad is None:
+                continue
             if p.grad.layout != torch.strided:
                 raise ValueError(
                     f"{type(self).__name__} takes dense gradients only, not {p.grad.layout}"
                 )
             if p.grad.is_complex():
                 raise ValueError(f"{type(self).__name__} takes no complex gradients")
-        return [p for p in params if p.numel()]
+            if p.numel():
+                batches.setdefault((p.device, math_dtype(p)), []).append(p)
+        return batches
 
-    def _step_batch(
-        self, group: dict[str, Any], params: list[Tensor], device: torch.device, dtype: torch.dtype
-    ) -> None:
+    def _step_batch(self, group: dict[str, Any], params: list[Tensor], implementation: str) -> None:
         hyper = {name: group[name] for name in self.rules}
         if isinstance(hyper["lr"], Tensor):
-            hyper["lr"] = hyper["lr"].to(device, non_blocking=True).reshape(())
+            hyper["lr"] = hyper["lr"].to(params[0].device, non_blocking=True).reshape(())
         states = [{k: local(t) for k, t in self.state[p].items()} for p in params]
         grads = [local(p.grad) for p in params]
         params = [local(p) for p in params]
         if "step" in states[0]:
             torch._foreach_add_([state["step"] for state in states], 1)
-
-        implementation = self._implementation(group, device)
         if implementation == "fused":
             self.fused_update(params, grads, **_transposed(states), **hyper)
             return
-        # The rules see flat working copies: the tensors themselves wherever layout and dtype allow.
-        flat_params = [_flat(p, dtype) for p in params]
-        flat_grads = [_flat(g, dtype) for g in grads]
+
+        dtype = math_dtype(params[0])
+        flat_params = [p.detach().reshape(-1) for p in params]  # views, unless strided
+        flat_grads = [g.reshape(-1) for g in grads]
         flat_states = [
-            {k: s if k == "step" else s.view(-1) for k, s in st.items()} for st in states
+            {k: t if k == "step" else t.view(-1) for k, t in state.items()} for state in states
         ]
-        if implementation == "reference":
-            for p, g, state in zip(flat_params, flat_grads, flat_states, strict=True):
-                self.update(p, g, **state, **hyper)
-        else:
-            for ps, gs, parts in self._bundles(group, flat_params, flat_grads, flat_states, device):
-                if self.foreach_update is not None:
-                    self.foreach_update(ps, gs, **_transposed(parts), **hyper)
-                else:
-                    for p, g, state in zip(ps, gs, parts, strict=True):
-                        self.update(p, g, **state, **hyper)
+        limit = None if implementation == "reference" else _bundle_limit(params[0].device)
+        for ps, gs, parts in self._bundles(group, flat_params, flat_grads, flat_states, limit):
+            working = [p.to(dtype) for p in ps]  # the tensors themselves, unless of low precision
+            gs = [g.to(dtype) for g in gs]
+            if limit is not None and self.foreach_update is not None:
+                self.foreach_update(working, gs, **_transposed(parts), **hyper)
+            else:
+                for p, g, state in zip(working, gs, parts, strict=True):
+                    self.update(p, g, **state, **hyper)
+            for p, w in zip(ps, working, strict=True):
+                if p.dtype != dtype:
+                    p.copy_(w)
         for p, flat in zip(params, flat_params, strict=True):
-            if p.dtype != dtype or not p.is_contiguous():
+            if not p.is_contiguous():
                 p.copy_(flat.view(p.shape))
 
     def _implementation(self, group: dict[str, Any], device: torch.device) -> str:
@@ -197,12 +206,13 @@ class BaseOptimizer(torch.optim.Optimizer):
         ps: list[Tensor],
         gs: list[Tensor],
         states: list[dict[str, Tensor]],
-        device: torch.device,
+        limit: int | None,
     ) -> Iterator[tuple[list[Tensor], list[Tensor], list[dict[str, Tensor]]]]:
-        """Cut the flat tensors into bundles of a bounded number of elements, all of them views."""
+        """Cut flat tensors into bundles of at most ``limit`` elements, or of a tensor each."""
+        if limit is None:
+            yield from (([p], [g], [s]) for p, g, s in zip(ps, gs, states, strict=True))
+            return
         align = group.get("block_size", 1)  # a block's elements stay together
-        cpu = device.type == "cpu"
-        limit = CPU_BUNDLE_PER_THREAD * max(2, torch.get_num_threads()) if cpu else DEVICE_BUNDLE
         limit = max(align, limit // align * align)
         bundle, room = ([], [], []), limit
         for p, g, state in zip(ps, gs, states, strict=True):
@@ -316,15 +326,6 @@ def math_dtype(p: Tensor) -> torch.dtype:
     return torch.float64 if p.dtype == torch.float64 else torch.float32
 
 
-def _by_device_and_dtype(
-    params: list[Tensor],
-) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:
-    batches: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for p in params:
-        batches.setdefault((p.device, math_dtype(p)), []).append(p)
-    return batches
-
-
 def _transposed(states: list[dict[str, Tensor]]) -> dict[str, list[Tensor]]:
     return {name: [state[name] for state in states] for name in states[0]}
 
@@ -334,8 +335,10 @@ def local(t: Tensor) -> Tensor:
     return getattr(t, "_local_tensor", t)
 
 
-def _flat(t: Tensor, dtype: torch.dtype) -> Tensor:
-    return t.detach().to(dtype).reshape(-1)
+def _bundle_limit(device: torch.device) -> int:
+    if device.type == "cpu":
+        return CPU_BUNDLE_PER_THREAD * max(2, torch.get_num_threads())
+    return DEVICE_BUNDLE
 
 
 def _fused_available(device: torch.device) -> bool:
