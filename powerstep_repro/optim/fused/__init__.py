@@ -1,0 +1,61 @@
+"""Fused steps: all tensors of a group in one kernel launch, each element moved once.
+
+The kernels are written in Triton, which comes with torch's CUDA wheels. Without a GPU they run
+under Triton's interpreter (``TRITON_INTERPRET=1`` in the environment before the first import): far
+too slow to train with, exact enough to test with. Importing this package does not import Triton.
+"""
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+BLOCK_SIZES = (32, 64, 128, 256, 512)
+
+
+@cache
+def available(
+    device: torch.device, dtype: torch.dtype = torch.float32, block_size: int = 128
+) -> bool:
+    """Say whether there is a fused step.
+
+    Args:
+        device: A CUDA device where Triton is installed; the CPU under Triton's interpreter.
+        dtype: Of the parameters: float32, bfloat16 or float16.
+        block_size: Elements that share a scale: a power of two from 32 to 512.
+    """
+    if dtype not in DTYPES or block_size not in BLOCK_SIZES:
+        return False
+    if importlib.util.find_spec("triton") is None:
+        return False
+    if os.environ.get("TRITON_INTERPRET", "0") == "1":
+        return device.type == "cpu"
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One moment of a list of tensors.
+
+    Args:
+        values: A contiguous fp32 tensor each, or flat codes.
+        scales: Fp32 scales of the codes; empty for fp32 values.
+        code: "none" (fp32 values), "linear" or "dynamic".
+    """
+
+    values: Sequence[Tensor]
+    scales: Sequence[Tensor] = ()
+    code: str = "none"
+
+
+def step(*args: Any, **kwargs: Any) -> None:
+    """Take a fused step: ``launch.step``, whose module needs Triton."""
+    from powerstep_repro.optim.fused import launch
+
+    launch.step(*args, **kwargs)
