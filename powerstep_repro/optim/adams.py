@@ -8,6 +8,7 @@ from torch import Tensor
 
 from powerstep_repro.optim.base import BaseOptimizer, step_counter, zeros_like_state
 from powerstep_repro.optim.functional import bias_correction, descend, foreach_descend
+from powerstep_repro.optim.fused import Moment, fused_step
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Interval, Pair
 
@@ -74,6 +75,13 @@ class AdamS(BaseOptimizer):
         torch._foreach_sqrt_(nu)
         torch._foreach_add_(nu, eps)
         foreach_descend(p, torch._foreach_div(momentum, nu), lr, weight_decay)
+
+    def fused_update(self, p, g, momentum, *, lr, betas, eps, weight_decay):
+        """``update`` over lists of tensors in one kernel launch."""
+        fused_step(
+            self, "adams", p, g, Moment(momentum),
+            coefficients=betas, eps=eps, lr=lr, weight_decay=weight_decay,
+        )  # fmt: skip
 
 
 @register("adams_released", bytes_per_param=4)

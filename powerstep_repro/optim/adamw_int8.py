@@ -7,6 +7,7 @@ from torch import Tensor
 
 from powerstep_repro.optim.base import BlockwiseOptimizer, local, step_counter
 from powerstep_repro.optim.functional import bias_correction, descend
+from powerstep_repro.optim.fused import Moment, fused_step
 from powerstep_repro.optim.quantize import (
     LINEAR,
     RELEASED_ADDED,
@@ -103,6 +104,18 @@ class AdamWInt8(BlockwiseOptimizer):
         quantize_into(m, m_codes, m_scales, code_m, block_size)
         quantize_into(v, v_codes, v_scales, code_v, block_size)
         descend(p, u, lr, weight_decay)
+
+    def fused_update(
+        self, p, g, m_codes, m_scales, v_codes, v_scales, step,
+        *, lr, betas, eps, weight_decay, block_size, code, code_m, code_v,
+    ):  # fmt: skip
+        """``update`` over lists of tensors in one kernel launch."""
+        fused_step(
+            self, "adamw", p, g,
+            Moment(m_codes, m_scales, code_m or code), Moment(v_codes, v_scales, code_v or code),
+            coefficients=betas, eps=eps, steps=step, block_size=block_size,
+            lr=lr, weight_decay=weight_decay,
+        )  # fmt: skip
 
 
 def adam_direction(

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from powerstep_repro.optim.fused import available as fused_available
 from powerstep_repro.optim.rules import Choice, Interval, LearningRate
 
 IMPLEMENTATIONS = ("auto", "reference", "foreach", "fused")
@@ -101,7 +102,7 @@ class BaseOptimizer(torch.optim.Optimizer):
             if isinstance(tensor, Tensor):
                 if tensor.is_complex():
                     raise ValueError(f"{type(self).__name__} takes no complex parameters")
-                self._implementation(group, tensor.device)
+                self._implementation(group, tensor.device, math_dtype(tensor))
         super().add_param_group(group)
 
     @torch.no_grad()
@@ -123,9 +124,9 @@ class BaseOptimizer(torch.optim.Optimizer):
                 loss = closure()
         # All that can be refused is refused here, before the first change.
         work = [
-            (group, batch, self._implementation(group, device))
+            (group, batch, self._implementation(group, device, dtype))
             for group in self.param_groups
-            for (device, _), batch in self._batches(group).items()
+            for (device, dtype), batch in self._batches(group).items()
         ]
         for group, params, implementation in work:
             for p in params:
@@ -187,16 +188,21 @@ class BaseOptimizer(torch.optim.Optimizer):
             if not p.is_contiguous():
                 p.copy_(flat.view(p.shape))
 
-    def _implementation(self, group: dict[str, Any], device: torch.device) -> str:
-        """Return the implementation that ``group`` gets on ``device``: never "auto"."""
+    def _implementation(
+        self, group: dict[str, Any], device: torch.device, dtype: torch.dtype
+    ) -> str:
+        """Return what ``group`` gets on ``device`` for arithmetic in ``dtype``: never "auto"."""
         wanted = group["implementation"]
         if wanted in ("reference", "foreach"):
             return wanted
-        fused = self.fused_update is not None and _fused_available(device)
+        fused = self.fused_update is not None and fused_available(
+            device, dtype, group.get("block_size", 128)
+        )
         if wanted == "fused" and not fused:
+            of = f" with block_size={group['block_size']}" if "block_size" in group else ""
             raise ValueError(
-                f"implementation='fused' is not available for {type(self).__name__} on {device}; "
-                "use auto, foreach or reference"
+                f"implementation='fused' is not available for {type(self).__name__}{of} and "
+                f"{dtype} arithmetic on {device}; use auto, foreach or reference"
             )
         return "fused" if fused else "foreach"
 
@@ -339,11 +345,3 @@ def _bundle_limit(device: torch.device) -> int:
     if device.type == "cpu":
         return CPU_BUNDLE_PER_THREAD * max(2, torch.get_num_threads())
     return DEVICE_BUNDLE
-
-
-def _fused_available(device: torch.device) -> bool:
-    try:
-        from powerstep_repro.optim import fused
-    except ImportError:  # no Triton here
-        return False
-    return fused.available(device)

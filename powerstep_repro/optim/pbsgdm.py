@@ -13,6 +13,7 @@ from powerstep_repro.optim.functional import (
     foreach_signed_power,
     signed_power,
 )
+from powerstep_repro.optim.fused import Moment, fused_step
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Interval
 
@@ -70,6 +71,13 @@ class PbSGDM(BaseOptimizer):
         torch._foreach_mul_(momentum, gamma)
         torch._foreach_add_(momentum, foreach_signed_power(g, beta))
         foreach_descend(p, momentum, lr, weight_decay)
+
+    def fused_update(self, p, g, momentum, *, lr, gamma, beta, weight_decay):
+        """``update`` over lists of tensors in one kernel launch."""
+        fused_step(
+            self, "pbsgdm", p, g, Moment(momentum),
+            coefficients=(gamma, beta), lr=lr, weight_decay=weight_decay,
+        )  # fmt: skip
 
 
 @register("pbsgdm_released", bytes_per_param=4)

@@ -13,6 +13,7 @@ from powerstep_repro.optim.functional import (
     foreach_signed_power,
     signed_power,
 )
+from powerstep_repro.optim.fused import Moment, fused_step
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Interval
 
@@ -71,3 +72,10 @@ class PowerStep(BaseOptimizer):
         torch._foreach_mul_(momentum, gamma)
         torch._foreach_add_(momentum, g)
         foreach_descend(p, foreach_signed_power(momentum, beta), lr, weight_decay)
+
+    def fused_update(self, p, g, momentum, *, lr, gamma, beta, weight_decay):
+        """``update`` over lists of tensors in one kernel launch."""
+        fused_step(
+            self, "powerstep", p, g, Moment(momentum),
+            coefficients=(gamma, beta), lr=lr, weight_decay=weight_decay,
+        )  # fmt: skip

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from powerstep_repro.optim.base import BlockwiseOptimizer, local
 from powerstep_repro.optim.functional import descend, signed_power
+from powerstep_repro.optim.fused import Moment, fused_step
 from powerstep_repro.optim.quantize import (
     LINEAR,
     RELEASED_ADDED,
@@ -83,6 +84,16 @@ class PowerStepInt8(BlockwiseOptimizer):
         m.mul_(gamma).add_(g)  # γ·dequantize(m) + g          (22)
         quantize_into(m, momentum_codes, momentum_scales, q, block_size)  # (23)
         descend(p, signed_power(m, beta), lr, weight_decay)  # the m not yet coded  (24), (25)
+
+    def fused_update(
+        self, p, g, momentum_codes, momentum_scales,
+        *, lr, gamma, beta, weight_decay, block_size, code,
+    ):  # fmt: skip
+        """``update`` over lists of tensors in one kernel launch."""
+        fused_step(
+            self, "powerstep", p, g, Moment(momentum_codes, momentum_scales, code),
+            coefficients=(gamma, beta), block_size=block_size, lr=lr, weight_decay=weight_decay,
+        )  # fmt: skip
 
 
 @register("powerstep_int8_released", bytes_per_param=lambda hyper: 1 + 4 / hyper["block_size"])

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from powerstep_repro.optim.base import BaseOptimizer, zeros_like_state
 from powerstep_repro.optim.functional import descend, foreach_descend
+from powerstep_repro.optim.fused import Moment, fused_step
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Interval
 
@@ -57,3 +58,10 @@ class SignSGD(BaseOptimizer):
         torch._foreach_mul_(momentum, gamma)
         torch._foreach_add_(momentum, g)
         foreach_descend(p, torch._foreach_sign(momentum), lr, weight_decay)
+
+    def fused_update(self, p, g, momentum, *, lr, gamma, weight_decay):
+        """``update`` over lists of tensors in one kernel launch: PowerStep's, at β = 0."""
+        fused_step(
+            self, "powerstep", p, g, Moment(momentum),
+            coefficients=(gamma, 0.0), lr=lr, weight_decay=weight_decay,
+        )  # fmt: skip

@@ -54,7 +54,7 @@ class Moment:
     code: str = "none"
 
 
-def step(*args: Any, **kwargs: Any) -> None:
+def fused_step(*args: Any, **kwargs: Any) -> None:
     """Take a fused step: ``launch.step``, whose module needs Triton."""
     from powerstep_repro.optim.fused import launch
 
