@@ -8,7 +8,7 @@ from typing import Any
 
 from powerstep_repro.config.identity import canonical, matching_view
 from powerstep_repro.errors import UserError
-from powerstep_repro.runs.load import Loaded
+from powerstep_repro.runs.loading import Loaded
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,225 @@
+"""Guards: whatever ends a run, its directory stays one history that reads and resumes."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from powerstep_repro.config import run_dir
+from powerstep_repro.errors import UserError
+from powerstep_repro.runs import Recorder, blown_up_at, is_locked, record
+
+
+@pytest.fixture
+def made(config):
+    return config()
+
+
+@pytest.fixture
+def folder(made):
+    return Path(run_dir(made))
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def lines(folder):
+    return (folder / "metrics.jsonl").read_text().splitlines()
+
+
+def test_a_row_is_on_disk_when_log_returns_and_keeps_what_is_not_finite(made, folder):
+    with Recorder(folder, made) as recorder:
+        recorder.log({"step": 1, "train_loss": math.nan, "grad_norm": math.inf})
+        assert lines(folder) == ['{"step": 1, "train_loss": NaN, "grad_norm": Infinity}']
+        recorder.log({"step": 2, "train_loss": 1.0, "grad_norm": -math.inf})
+        assert len(lines(folder)) == 2
+
+
+def test_the_summary_says_running_where_and_since_when(made, folder):
+    with Recorder(folder, made) as recorder:
+        first = summary(folder)
+        assert (first["status"], first["pid"], first["steps"]) == ("running", os.getpid(), 0)
+        assert first["host"]
+        assert first["started"]
+        assert yaml.safe_load((folder / "config.yaml").read_text()) == made
+        recorder.finish("finished", steps=3, final_val_loss=math.nan, nested={"x": [math.inf]})
+    last = summary(folder)
+    assert (last["status"], last["steps"]) == ("finished", 3)
+    assert last["final_val_loss"] is None
+    assert last["nested"] == {"x": [None]}
+
+
+def test_resume_keeps_rows_up_to_the_step_once_whatever_the_log_had_become(made, folder):
+    def damaged(case):
+        logged, doubled_from, cut, step = case
+        whole = [json.dumps({"step": s, "train_loss": 1 / s}) for s in range(1, logged + 1)]
+        # The run went on to `logged`, was killed, and an earlier attempt replayed some rows.
+        content = "\n".join(whole + whole[doubled_from:]) + "\n"
+        return whole[:step], content[: len(content) - cut], step
+
+    cases = st.integers(1, 30).flatmap(
+        lambda n: st.tuples(
+            st.just(n), st.integers(0, n), st.integers(0, 20), st.integers(0, max(0, n - 2))
+        )
+    )
+
+    with Recorder(folder, made) as recorder:
+
+        @given(cases.filter(lambda c: c[1] < c[0] or c[2] == 0))
+        def check(case):
+            expected, content, step = damaged(case)
+            (folder / "metrics.jsonl").write_text(content)
+            recorder.resume(step)
+            assert lines(folder) == expected
+            recorder.log({"step": step + 1})
+            assert lines(folder) == [*expected, json.dumps({"step": step + 1})]
+
+        check()
+
+
+def test_wall_clock_time_adds_up_over_attempts(made, folder, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(record.time, "monotonic", lambda: now[0])
+    with Recorder(folder, made) as recorder:
+        now[0] += 50
+        recorder.finish("interrupted")
+    now[0] += 1000  # nobody trains
+    with Recorder(folder, made) as recorder:
+        assert recorder.previous["status"] == "interrupted"
+        now[0] += 7
+        recorder.finish("finished")
+    assert summary(folder)["wall_s"] == 57
+    assert summary(folder)["starts"] == 2
+
+
+def test_a_killed_run_has_a_recent_step_count_and_time(made, folder, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(record.time, "monotonic", lambda: now[0])
+    with Recorder(folder, made) as recorder:
+        for step in range(1, 61):
+            now[0] += 1
+            recorder.log({"step": step})
+        assert summary(folder)["steps"] > 45
+        assert summary(folder)["wall_s"] > 45
+        recorder.finish("interrupted")
+
+
+def test_an_error_marks_the_run_failed_and_keeps_the_traceback(made, folder):
+    def fail():
+        with Recorder(folder, made):
+            raise RuntimeError("the disk is on fire")
+
+    with pytest.raises(RuntimeError, match="on fire"):
+        fail()
+    assert summary(folder)["status"] == "failed"
+    assert summary(folder)["error"] == "RuntimeError: the disk is on fire"
+    assert "in fail" in (folder / "error.txt").read_text()
+    assert not is_locked(folder)
+    with Recorder(folder, made) as recorder:  # tried again: the old error no longer holds
+        assert not (folder / "error.txt").exists()
+        recorder.finish("finished")
+    assert "error" not in summary(folder)
+
+
+def test_a_keyboard_interrupt_is_no_failure(made, folder):
+    with pytest.raises(KeyboardInterrupt), Recorder(folder, made):
+        raise KeyboardInterrupt
+    assert summary(folder)["status"] == "interrupted"
+
+
+def test_a_second_process_gets_a_sentence_that_names_the_first(made, folder, monkeypatch):
+    monkeypatch.setattr(record, "_LOCK_PATIENCE_S", 0.1)
+    with Recorder(folder, made) as recorder:
+        assert is_locked(folder)
+        with pytest.raises(UserError, match=f"being written by process {os.getpid()} on "):
+            Recorder(folder, made).__enter__()
+        recorder.log({"step": 1})
+        recorder.finish("finished")
+    assert not is_locked(folder)
+
+
+def test_a_killed_process_leaves_no_lock_behind(made, folder):
+    folder.mkdir(parents=True)
+    code = (
+        "import sys, time; from powerstep_repro.runs import Recorder\n"
+        "r = Recorder(sys.argv[1], __import__('json').loads(sys.argv[2])); r.__enter__()\n"
+        "print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder), json.dumps(made)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == "held\n"
+        assert is_locked(folder)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert not is_locked(folder)
+    assert summary(folder)["status"] == "running"
+    with Recorder(folder, made) as recorder:
+        recorder.finish("finished")
+
+
+def test_another_runs_directory_is_refused_with_the_keys_that_differ(made, folder, config):
+    with Recorder(folder, made) as recorder:
+        recorder.finish("interrupted")
+    other = config("seed=2", "lr=5e-4")
+    with pytest.raises(UserError, match="differs in lr, seed"):
+        Recorder(folder, other).__enter__()
+    assert not is_locked(folder)
+    with Recorder(folder, {**made, "results_dir": "moved"}) as recorder:  # the same run elsewhere
+        recorder.finish("interrupted")
+
+
+def test_parquet_stands_beside_the_jsonl_of_ended_runs_only(made, folder):
+    for status, there in (("interrupted", False), ("diverged", True)):
+        with Recorder(folder, made) as recorder:
+            assert not (folder / "metrics.parquet").exists()
+            recorder.log({"step": 1, "train_loss": 2.0})
+            recorder.finish(status)
+        assert (folder / "metrics.parquet").exists() is there
+    assert (folder / "metrics.jsonl").exists()
+
+
+def test_no_temporary_file_stays(made, folder):
+    with Recorder(folder, made) as recorder:
+        recorder.resume(0)
+        recorder.log({"step": 1})
+        recorder.windows(1, [1.0, math.nan])
+        recorder.finish("finished")
+    assert {path.name for path in folder.iterdir()} == {
+        ".lock",
+        "config.yaml",
+        "metrics.jsonl",
+        "metrics.parquet",
+        "summary.json",
+        "windows.json",
+    }
+
+
+def test_a_blow_up_is_a_finite_loss_a_nat_above_a_uniform_guess_after_the_warm_up():
+    limit = math.log(257) + 1
+    losses = [limit + 5, 4.0, limit - 0.01, math.nan, limit + 0.01, 3.0]
+    rows = [{"step": step, "train_loss": loss} for step, loss in enumerate(losses, start=1)]
+    assert blown_up_at(rows, 257, warmup_steps=1) == 5
+    assert blown_up_at(rows[:4], 257, warmup_steps=1) is None
+    validation = [{"step": 9, "train_loss": 3.0, "val_loss": 30.0}]
+    assert blown_up_at(validation, 257, warmup_steps=0) == 9
+
+
+def test_the_summary_names_a_blow_up(made, folder):
+    with Recorder(folder, made) as recorder:
+        recorder.log({"step": made["warmup_steps"] + 1, "train_loss": 30.7})
+        recorder.finish("finished")
+    assert summary(folder)["blown_up_at"] == made["warmup_steps"] + 1
