@@ -76,12 +76,9 @@ class AdamS(BaseOptimizer):
         torch._foreach_add_(nu, eps)
         foreach_descend(p, torch._foreach_div(momentum, nu), lr, weight_decay)
 
-    def fused_update(self, p, g, momentum, *, lr, betas, eps, weight_decay):
+    def fused_update(self, p, g, momentum, *, betas, **options):
         """``update`` over lists of tensors in one kernel launch."""
-        fused_step(
-            self, "adams", p, g, Moment(momentum),
-            coefficients=betas, eps=eps, lr=lr, weight_decay=weight_decay,
-        )  # fmt: skip
+        fused_step(self, "adams", p, g, Moment(momentum), coefficients=betas, **options)
 
 
 @register("adams_released", bytes_per_param=4)

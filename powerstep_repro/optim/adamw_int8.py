@@ -107,15 +107,12 @@ class AdamWInt8(BlockwiseOptimizer):
 
     def fused_update(
         self, p, g, m_codes, m_scales, v_codes, v_scales, step,
-        *, lr, betas, eps, weight_decay, block_size, code, code_m, code_v,
+        *, betas, code, code_m, code_v, **options,
     ):  # fmt: skip
         """``update`` over lists of tensors in one kernel launch."""
-        fused_step(
-            self, "adamw", p, g,
-            Moment(m_codes, m_scales, code_m or code), Moment(v_codes, v_scales, code_v or code),
-            coefficients=betas, eps=eps, steps=step, block_size=block_size,
-            lr=lr, weight_decay=weight_decay,
-        )  # fmt: skip
+        m = Moment(m_codes, m_scales, code_m or code)
+        v = Moment(v_codes, v_scales, code_v or code)
+        fused_step(self, "adamw", p, g, m, v, coefficients=betas, steps=step, **options)
 
 
 def adam_direction(

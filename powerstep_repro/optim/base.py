@@ -106,11 +106,15 @@ class BaseOptimizer(torch.optim.Optimizer):
         super().add_param_group(group)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(
+        self, closure: Callable[[], Any] | None = None, *, grad_factor: Tensor | None = None
+    ) -> Any:
         """Perform one update.
 
         Args:
             closure: Re-evaluates the model and returns the loss, under enabled gradients.
+            grad_factor: One number, as a tensor, that gradients are multiplied by as they are
+                read, e.g. what clipping by norm comes to: it spares a pass over the gradients.
 
         Returns:
             What the closure returned, else None.
@@ -132,7 +136,7 @@ class BaseOptimizer(torch.optim.Optimizer):
             for p in params:
                 if not self.state[p]:
                     self.state[p] = self.init_state(p, group)
-            self._step_batch(group, params, implementation)
+            self._step_batch(group, params, implementation, grad_factor)
         return loss
 
     def _batches(
@@ -153,7 +157,13 @@ class BaseOptimizer(torch.optim.Optimizer):
                 batches.setdefault((p.device, math_dtype(p)), []).append(p)
         return batches
 
-    def _step_batch(self, group: dict[str, Any], params: list[Tensor], implementation: str) -> None:
+    def _step_batch(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        implementation: str,
+        grad_factor: Tensor | None,
+    ) -> None:
         hyper = {name: group[name] for name in self.rules}
         if isinstance(hyper["lr"], Tensor):
             hyper["lr"] = hyper["lr"].to(params[0].device, non_blocking=True).reshape(())
@@ -162,7 +172,11 @@ class BaseOptimizer(torch.optim.Optimizer):
         params = [local(p) for p in params]
         if "step" in states[0]:
             torch._foreach_add_([state["step"] for state in states], 1)
+        if grad_factor is not None:
+            grad_factor = grad_factor.to(params[0].device, non_blocking=True).reshape(())
         if implementation == "fused":
+            if grad_factor is not None:
+                hyper["grad_factor"] = grad_factor.float()
             self.fused_update(params, grads, **_transposed(states), **hyper)
             return
 
@@ -176,6 +190,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         for ps, gs, parts in self._bundles(group, flat_params, flat_grads, flat_states, limit):
             working = [p.to(dtype) for p in ps]  # the tensors themselves, unless of low precision
             gs = [g.to(dtype) for g in gs]
+            if grad_factor is not None:
+                gs = torch._foreach_mul(gs, grad_factor)
             if limit is not None and self.foreach_update is not None:
                 self.foreach_update(working, gs, **_transposed(parts), **hyper)
             else:

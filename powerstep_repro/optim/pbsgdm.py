@@ -72,12 +72,9 @@ class PbSGDM(BaseOptimizer):
         torch._foreach_add_(momentum, foreach_signed_power(g, beta))
         foreach_descend(p, momentum, lr, weight_decay)
 
-    def fused_update(self, p, g, momentum, *, lr, gamma, beta, weight_decay):
+    def fused_update(self, p, g, momentum, *, gamma, beta, **options):
         """``update`` over lists of tensors in one kernel launch."""
-        fused_step(
-            self, "pbsgdm", p, g, Moment(momentum),
-            coefficients=(gamma, beta), lr=lr, weight_decay=weight_decay,
-        )  # fmt: skip
+        fused_step(self, "pbsgdm", p, g, Moment(momentum), coefficients=(gamma, beta), **options)
 
 
 @register("pbsgdm_released", bytes_per_param=4)

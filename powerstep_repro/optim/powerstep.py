@@ -73,9 +73,6 @@ class PowerStep(BaseOptimizer):
         torch._foreach_add_(momentum, g)
         foreach_descend(p, foreach_signed_power(momentum, beta), lr, weight_decay)
 
-    def fused_update(self, p, g, momentum, *, lr, gamma, beta, weight_decay):
+    def fused_update(self, p, g, momentum, *, gamma, beta, **options):
         """``update`` over lists of tensors in one kernel launch."""
-        fused_step(
-            self, "powerstep", p, g, Moment(momentum),
-            coefficients=(gamma, beta), lr=lr, weight_decay=weight_decay,
-        )  # fmt: skip
+        fused_step(self, "powerstep", p, g, Moment(momentum), coefficients=(gamma, beta), **options)

@@ -85,15 +85,10 @@ class PowerStepInt8(BlockwiseOptimizer):
         quantize_into(m, momentum_codes, momentum_scales, q, block_size)  # (23)
         descend(p, signed_power(m, beta), lr, weight_decay)  # the m not yet coded  (24), (25)
 
-    def fused_update(
-        self, p, g, momentum_codes, momentum_scales,
-        *, lr, gamma, beta, weight_decay, block_size, code,
-    ):  # fmt: skip
+    def fused_update(self, p, g, momentum_codes, momentum_scales, *, gamma, beta, code, **options):
         """``update`` over lists of tensors in one kernel launch."""
-        fused_step(
-            self, "powerstep", p, g, Moment(momentum_codes, momentum_scales, code),
-            coefficients=(gamma, beta), block_size=block_size, lr=lr, weight_decay=weight_decay,
-        )  # fmt: skip
+        m = Moment(momentum_codes, momentum_scales, code)
+        fused_step(self, "powerstep", p, g, m, coefficients=(gamma, beta), **options)
 
 
 @register("powerstep_int8_released", bytes_per_param=lambda hyper: 1 + 4 / hyper["block_size"])

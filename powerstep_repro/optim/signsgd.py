@@ -59,9 +59,6 @@ class SignSGD(BaseOptimizer):
         torch._foreach_add_(momentum, g)
         foreach_descend(p, torch._foreach_sign(momentum), lr, weight_decay)
 
-    def fused_update(self, p, g, momentum, *, lr, gamma, weight_decay):
+    def fused_update(self, p, g, momentum, *, gamma, **options):
         """``update`` over lists of tensors in one kernel launch: PowerStep's, at β = 0."""
-        fused_step(
-            self, "powerstep", p, g, Moment(momentum),
-            coefficients=(gamma, 0.0), lr=lr, weight_decay=weight_decay,
-        )  # fmt: skip
+        fused_step(self, "powerstep", p, g, Moment(momentum), coefficients=(gamma, 0.0), **options)
