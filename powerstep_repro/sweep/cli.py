@@ -13,6 +13,7 @@ from powerstep_repro.sweep.plan import Entry
 from powerstep_repro.sweep.report import reporter
 from powerstep_repro.sweep.resources import make_workers
 
+FILE_WIDTH = 140  # of tables that no terminal shows
 MISSING = 3  # exit code of --missing: some runs have not ended
 
 EPILOG = """\
@@ -122,7 +123,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     args = parse(argv)
-    console = Console(stderr=False)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_WIDTH)
     if args.wandb_sweep:
         return write_wandb(args, console)
     planned = expand(args.name, args.overrides)
@@ -152,11 +155,11 @@ def main(argv: list[str] | None = None) -> int:
         outcome = Pool(todo, workers, report, retries=args.retries).run()
     else:
         outcome = train_on_cluster(args, todo, report, console)
-    return closing(outcome, console)
+    return closing(outcome, console) if outcome else 0
 
 
-def train_on_cluster(args, todo: list[Entry], report, console: Console) -> Outcome:
-    """Submit the runs through submitit and, unless told otherwise, watch them."""
+def train_on_cluster(args, todo: list[Entry], report, console: Console) -> Outcome | None:
+    """Submit the runs through submitit and watch them; None if they are not to be watched."""
     try:
         import submitit
     except ImportError:
@@ -183,7 +186,7 @@ def train_on_cluster(args, todo: list[Entry], report, console: Console) -> Outco
     jobs = slurm.submit(todo, executor, processes=max(1, gpus))
     console.print(f"{len(jobs)} jobs submitted; their own output is in {folder}", soft_wrap=True)
     if args.no_wait:
-        return Outcome()
+        return None
     return watch.Watch(todo, jobs, report).run()
 
 
@@ -206,7 +209,7 @@ def closing(outcome: Outcome, console: Console) -> int:
     console.print(", ".join(parts), soft_wrap=True, highlight=False)
     for entry, why in outcome.failed:
         console.print(
-            f"failed: {entry.name}: {why}\n  log: {log_path(entry)}",
+            f"failed: {entry.label}: {why}\n  log: {log_path(entry)}",
             soft_wrap=True,
             markup=False,
             highlight=False,

@@ -6,9 +6,10 @@ from statistics import median, mode
 
 from powerstep_repro.config import canonical
 
-# Without any finished run: a `tiny` run is sized to take about this long on one core, start-up and
-# evaluation included. Other profiles depend on a device that a plan cannot know: unknown.
-TINY_SECONDS = 15.0
+# Without any finished run: `tiny` models are sized for about this on one core, so that 200 steps
+# take a quarter of a minute. Other profiles depend on a device that a plan cannot know: unknown.
+TINY_START_SECONDS = 4.0
+TINY_STEP_SECONDS = 0.055
 
 # Fields that set the time of a step; the optimizer is added where a run with the same one is there.
 SHAPE = ("profile", "model", "batch", "context", "precision", "compile")
@@ -43,7 +44,7 @@ class History:
                 seconds, devices = zip(*self._seen[key], strict=True)
                 return median(seconds) * left, f"measured on {mode(devices)}"
         if config["profile"] == "tiny":
-            return TINY_SECONDS * left / max(1, config["steps"]), "guess"
+            return TINY_START_SECONDS + TINY_STEP_SECONDS * left, "guess"
         return None, "unknown"
 
 

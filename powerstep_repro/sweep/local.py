@@ -19,7 +19,7 @@ from powerstep_repro.runs.files import SUMMARY
 from powerstep_repro.sweep import launch
 from powerstep_repro.sweep.plan import Entry
 from powerstep_repro.sweep.resources import Worker
-from powerstep_repro.sweep.state import BUSY, DONE, last_line
+from powerstep_repro.sweep.state import BUSY, DONE, HEADER, last_words
 
 POLL_SECONDS = 0.1
 BUSY_SECONDS = 2.0  # how often a run that another process trains is looked at
@@ -51,7 +51,7 @@ def start(entry: Entry, command: Sequence[str], env: dict[str, str]) -> subproce
     """
     entry.run_dir.mkdir(parents=True, exist_ok=True)
     with open(log_path(entry), "ab") as log:
-        log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
+        log.write(f"{HEADER}{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
         log.flush()
         return subprocess.Popen(
             [sys.executable, "-IS", launch.__file__, str(os.getpid()), *command],
@@ -242,8 +242,7 @@ class Pool:
                 self._reporter.again(entry, describe_exit(code))
             else:
                 why = describe_exit(code)
-                said = last_line(log_path(entry))
-                if said and not said.startswith("--- "):
+                if said := last_words(log_path(entry)):
                     why = f"{why}: {said}"
                 self.outcome.failed.append((entry, why))
                 self._reporter.failed(entry, why)

@@ -10,6 +10,8 @@ from rich.table import Table
 from powerstep_repro.sweep.estimate import History, duration, makespan
 from powerstep_repro.sweep.state import BUSY, DONE, NEW, RESUME, RETRY, classify
 
+IN_NAME = {"model", "optimizer", "lr", "seed"}  # overrides that a run's name tells
+
 # The order of work: cut runs first (they hold finished work), failed ones last (so that a run which
 # always fails delays nothing), runs that another process trains only at the very end.
 RANK = {RESUME: 0, NEW: 1, RETRY: 2, BUSY: 3, DONE: 4}
@@ -39,11 +41,17 @@ class Entry:
     summary: dict = field(default_factory=dict)
     seconds: float | None = None
     source: str = "unknown"
+    varied: str = ""
 
     @property
     def name(self) -> str:
-        """The run's directory name, by which people know it."""
+        """The run's directory name."""
         return self.run_dir.name
+
+    @property
+    def label(self) -> str:
+        """The name, and what sets the run apart in its sweep if the name does not tell."""
+        return f"{self.name} ({self.varied})" if self.varied else self.name
 
     def refresh(self) -> str:
         """Read the state from disk again and return it."""
@@ -52,9 +60,13 @@ class Entry:
 
 
 def take_stock(entries: Iterable[Entry], history: History) -> list[Entry]:
-    """Fill in each entry's state and estimated time; returns them in the order given."""
+    """Fill in each entry's state, estimated time and label; returns them in the order given."""
     entries = list(entries)
-    for entry in entries:
+    overrides = [dict(text.split("=", 1) for text in entry.overrides) for entry in entries]
+    keys = dict.fromkeys(key for each in overrides for key in each if key not in IN_NAME)
+    varied = [key for key in keys if len({each.get(key) for each in overrides}) > 1]
+    for entry, own in zip(entries, overrides, strict=True):
+        entry.varied = ", ".join(f"{key}={own[key]}" for key in varied if key in own)
         entry.refresh()
         entry.seconds, entry.source = history.seconds(entry.config, entry.summary.get("steps") or 0)
     return entries
@@ -80,8 +92,10 @@ def work_order(entries: Sequence[Entry], workers: int = 1) -> list[Entry]:
 def table(entries: Sequence[Entry], title: str) -> Table:
     """The plan, a row a run."""
     out = Table(title=title, title_justify="left")
-    for column in ("run", "state", "steps", "time left"):
-        out.add_column(column, justify="right" if column in ("steps", "time left") else "left")
+    varied = any(entry.varied for entry in entries)
+    for column in ("run", *(["with"] if varied else []), "state", "steps", "time left"):
+        right = column in ("steps", "time left")
+        out.add_column(column, justify="right" if right else "left", overflow="fold")
     for entry in entries:
         status = entry.summary.get("status")
         label = LABEL[entry.state] if entry.state != DONE else status
@@ -94,7 +108,7 @@ def table(entries: Sequence[Entry], title: str) -> Table:
             left = "unknown"
         else:
             left = ("guess: " if entry.source == "guess" else "") + duration(entry.seconds)
-        out.add_row(entry.name, label, steps, left)
+        out.add_row(entry.name, *([entry.varied] if varied else []), label, steps, left)
     return out
 
 
@@ -102,7 +116,7 @@ def headline(entries: Sequence[Entry], workers: int) -> str:
     """The plan in one line: how many runs, how many of each kind, how long in all."""
     counts = Counter(entry.state for entry in entries)
     parts = [f"{counts[state]} {LABEL[state]}" for state in LABEL if counts[state]]
-    line = f"{len(entries)} runs: {', '.join(parts)}" if entries else "no runs"
+    line = f"{len(entries)} run{'s' if len(entries) != 1 else ''}: {', '.join(parts)}"
     left = work_order(entries, workers)
     if not left:
         return line

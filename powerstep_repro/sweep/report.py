@@ -34,17 +34,17 @@ class Pace:
         self._clock = clock
         self._first: dict[str, tuple[float, int]] = {}
 
-    def forget(self, name: str) -> None:
-        """Start anew for a run that was started again."""
-        self._first.pop(name, None)
+    def begin(self, entry: Entry, step: int) -> None:
+        """The run is started, or started again, at ``step``."""
+        self._first[entry.name] = (self._clock(), step)
 
     def left(self, entry: Entry, step: int) -> float | None:
         """Seconds until the run's last step; None until it has been seen to move."""
-        now = self._clock()
-        began, first_step = self._first.setdefault(entry.name, (now, step))
+        began, first_step = self._first[entry.name]
         if step <= first_step:
             return None
-        return (now - began) / (step - first_step) * (entry.config["steps"] - step)
+        each = (self._clock() - began) / (step - first_step)
+        return each * (entry.config["steps"] - step)
 
 
 class Reporter:
@@ -80,9 +80,9 @@ class Reporter:
 
     def started(self, active) -> None:
         """A run's process was started."""
-        self.pace.forget(active.entry.name)
+        self.pace.begin(active.entry, last_row(active.entry.run_dir).get("step", 0))
         verb = {"resume": "resumes", "retry": "starts again"}.get(active.entry.state, "starts")
-        self.say(f"{self._count()} {verb}: {active.entry.name} on {active.worker.label}")
+        self.say(f"{self._count()} {verb}: {active.entry.label} on {active.worker.label}")
 
     def ended(self, entry: Entry, active) -> None:
         """A run is done; ``active`` is None if another process did it."""
@@ -92,25 +92,25 @@ class Reporter:
         if summary.get("status") == "diverged":
             result = f"diverged at step {summary.get('diverged_at')}"
         how = f"in {duration(time.time() - active.started)}" if active else "by another process"
-        self.say(f"{self._count()} done: {entry.name}, {result}, {how}")
+        self.say(f"{self._count()} done: {entry.label}, {result}, {how}")
 
     def failed(self, entry: Entry, why: str) -> None:
         """A run has failed and is not tried again."""
         self.failures += 1
-        self.say(f"{self._count()} FAILED: {entry.name}: {why}")
+        self.say(f"{self._count()} FAILED: {entry.label}: {why}")
 
     def again(self, entry: Entry, why: str) -> None:
         """A run was killed from outside and will be started again."""
-        self.say(f"{self._count()} {why}: {entry.name}; it goes on where it was")
+        self.say(f"{self._count()} {why}: {entry.label}; it goes on where it was")
 
     def waiting(self, entry: Entry) -> None:
         """Another process holds the run."""
-        self.say(f"{self._count()} waits: another process trains {entry.name}")
+        self.say(f"{self._count()} waits: another process trains {entry.label}")
 
     def interrupted(self, entry: Entry) -> None:
         """A run was stopped together with the sweep."""
         step = entry.summary.get("steps") or 0
-        self.say(f"{self._count()} stopped: {entry.name} at step {step}")
+        self.say(f"{self._count()} stopped: {entry.label} at step {step}")
 
     def stopping(self, number: int, count: int) -> None:
         """The sweep was sent a signal, the ``count``-th."""
@@ -135,8 +135,8 @@ class Reporter:
             left = self.pace.left(active.entry, step)
             eta = f", {duration(left)} left" if left is not None else ""
             self.say(
-                f"{self._count()} {active.entry.name}: step {step}/{active.entry.config['steps']}, "
-                f"loss {loss_text(row, 'train_loss')}{eta}"
+                f"{self._count()} {active.entry.label}: step {step} of "
+                f"{active.entry.config['steps']}, loss {loss_text(row, 'train_loss')}{eta}"
             )
 
 
@@ -164,7 +164,7 @@ class LiveReporter(Reporter):
             remaining.append(left if left is not None else active.entry.seconds)
             table.add_row(
                 active.worker.label,
-                active.entry.name,
+                active.entry.label.replace(f"-{active.entry.name.rpartition('-')[2]}", "", 1),
                 f"{step}/{active.entry.config['steps']}",
                 loss_text(row, "train_loss"),
                 duration(left) if left is not None else "...",

@@ -23,7 +23,7 @@ import submitit
 from powerstep_repro.errors import UserError
 from powerstep_repro.sweep.local import describe_exit, log_path, start, train_command
 from powerstep_repro.sweep.plan import Entry
-from powerstep_repro.sweep.state import DONE, classify, last_line
+from powerstep_repro.sweep.state import DONE, classify, last_words
 
 JOB_FILE = "job.json"  # in the run's directory: which job was to train it
 SAVE_SECONDS = 120  # between Slurm's announcement and the end of the job
@@ -66,7 +66,7 @@ class TrainJob:
         if state != DONE:
             log = log_path(self.entry)
             raise RuntimeError(
-                f"{self.entry.name}: {describe_exit(code)}: {last_line(log)} (log: {log})"
+                f"{self.entry.name}: {describe_exit(code)}: {last_words(log)} (log: {log})"
             )
         return summary["status"]
 

@@ -10,7 +10,19 @@ from powerstep_repro.runs.files import ENDED, METRICS, SUMMARY, read_json
 # What a sweep does with a run, by what is found on disk.
 NEW, RESUME, RETRY, DONE, BUSY = "new", "resume", "retry", "done", "busy"
 
-TAIL_BYTES = 8192  # holds several rows of metrics.jsonl
+HEADER = "--- "  # begins the line that a sweep writes into a run's log before each attempt
+TAIL_BYTES = 65536
+
+
+def _tail(path: Path) -> list[bytes]:
+    """The last lines of a file with their ends, the first one perhaps cut; none without a file."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            return file.read().splitlines(keepends=True)
+    except OSError:
+        return []
 
 
 def classify(run_dir: Path) -> tuple[str, dict]:
@@ -32,27 +44,25 @@ def classify(run_dir: Path) -> tuple[str, dict]:
 
 def last_row(run_dir: Path) -> dict:
     """The newest whole row of ``metrics.jsonl``, read from the file's end; empty without one."""
-    try:
-        with open(run_dir / METRICS, "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            lines = file.read().splitlines(keepends=True)
-    except OSError:
-        return {}
-    for line in reversed(lines):
+    for line in reversed(_tail(run_dir / METRICS)):
         if line.endswith(b"\n"):  # a line without its end is still being written
             with contextlib.suppress(ValueError):
                 return json.loads(line)
     return {}
 
 
-def last_line(path: Path) -> str:
-    """The last line with text of a log, where a command leaves its one-sentence error."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+def last_words(log: Path) -> str:
+    """What the last attempt in a run's log said before it ended; empty if nothing.
+
+    That is its last one-sentence error (torchrun adds pages of its own after it), else the last
+    line with text.
+    """
+    words = ""
+    for line in reversed(_tail(log)):
+        text = line.decode(errors="replace").strip()
+        if text.startswith(HEADER):
+            break
+        if text.startswith("error: "):
+            return text
+        words = words or text
+    return words

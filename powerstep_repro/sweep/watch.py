@@ -11,7 +11,7 @@ from powerstep_repro.sweep.local import Outcome, log_path
 from powerstep_repro.sweep.plan import Entry
 from powerstep_repro.sweep.resources import Worker
 from powerstep_repro.sweep.slurm import live_jobs, recorded_job
-from powerstep_repro.sweep.state import BUSY, DONE, last_line
+from powerstep_repro.sweep.state import BUSY, DONE, last_words
 
 LOOK_SECONDS = 2.0  # how often the runs' records are read
 QUEUE_SECONDS = 30.0  # how often Slurm is asked
@@ -91,7 +91,7 @@ class Watch:
                     self.outcome.done.append(entry)
                     self._reporter.ended(entry, running.get(entry.name))
                 else:
-                    why = f"its job ended: {last_line(log_path(entry)) or 'no output'}"
+                    why = f"its job ended: {last_words(log_path(entry)) or 'no output'}"
                     self.outcome.failed.append((entry, why))
                     self._reporter.failed(entry, why)
             elif state == BUSY and entry.name not in running:

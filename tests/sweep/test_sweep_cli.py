@@ -50,9 +50,11 @@ def test_a_sweep_is_trained_once_and_failures_are_found_out(world, tmp_path, cap
     assert "1 done, 1 failed" in out
     log = Path(out.rpartition("log: ")[2].strip())
     assert "100" in log.read_text()
-    assert cli.main([*world]) == 0
+    # The way of Slurm, on submitit's local executor.
+    assert cli.main([*world, "--executor", "submitit-local"]) == 0
     out = capsys.readouterr().out
     assert "2 runs: 1 to do, 1 done" in out, "the run that two sweeps share is trained once"
+    assert "1 jobs submitted" in out
     assert cli.main([*world]) == 0
     assert "2 runs: 2 done\n" in capsys.readouterr().out
 

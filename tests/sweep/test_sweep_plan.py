@@ -7,9 +7,9 @@ from rich.console import Console
 from sweep_fakes import entry
 
 from powerstep_repro.sweep import plan
-from powerstep_repro.sweep.estimate import TINY_SECONDS, History, duration, makespan
+from powerstep_repro.sweep.estimate import History, duration, makespan
 from powerstep_repro.sweep.report import Pace, loss_text
-from powerstep_repro.sweep.state import last_line, last_row
+from powerstep_repro.sweep.state import last_row, last_words
 
 
 def with_status(folder, name, status, **summary):
@@ -46,8 +46,8 @@ def test_the_time_is_measured_on_runs_of_the_same_shape():
 
 
 def test_without_such_runs_tiny_is_guessed_and_the_rest_unknown():
-    assert History().seconds(config()) == (TINY_SECONDS, "guess")
-    assert History().seconds(config(), steps_done=50) == (TINY_SECONDS / 2, "guess")
+    assert History().seconds(config(steps=200)) == (pytest.approx(15.0), "guess")
+    assert History().seconds(config(steps=200), steps_done=100) == (pytest.approx(9.5), "guess")
     assert History().seconds(config(profile="h100")) == (None, "unknown")
 
 
@@ -107,15 +107,35 @@ def test_a_log_is_read_while_it_is_written(tmp_path):
     assert loss_text(last_row(tmp_path), "train_loss") == "nan"
     log.write_text("nothing that is JSON\n")
     assert last_row(tmp_path) == {}
-    (tmp_path / "log.txt").write_text("a\n  the reason \n\n")
-    assert last_line(tmp_path / "log.txt") == "the reason"
-    assert last_line(tmp_path / "none") == ""
+
+
+def test_the_last_attempts_error_is_found_in_a_log(tmp_path):
+    log = tmp_path / "log.txt"
+    assert last_words(log) == ""
+    log.write_text("--- first\nerror: old\n--- second\n")
+    assert last_words(log) == ""
+    log.write_text("--- first\nerror: old\n--- second\nstep 1\n  a traceback's end \n\n")
+    assert last_words(log) == "a traceback's end"
+    noise = "a launcher's page\n" * 500
+    log.write_text(f"--- only\nstep 1\nerror: the reason\n{noise}")
+    assert last_words(log) == "error: the reason"
 
 
 def test_the_time_left_is_reckoned_from_the_steps_seen(tmp_path):
-    clock = iter([100.0, 110.0, 120.0]).__next__
+    clock = iter([100.0, 110.0]).__next__
     pace = Pace(clock)
     run = entry(tmp_path, "run", "steps=100")
+    pace.begin(run, 50)
     assert pace.left(run, 50) is None, "a resumed run's earlier steps tell nothing"
-    assert pace.left(run, 50) is None
-    assert pace.left(run, 60) == pytest.approx(20.0 / 10 * 40)
+    assert pace.left(run, 60) == pytest.approx(10.0 / 10 * 40)
+
+
+def test_a_label_tells_what_the_name_does_not(tmp_path):
+    entries = [
+        entry(tmp_path, "a", "model=x", "optimizer.beta=0.0", "steps=9"),
+        entry(tmp_path, "b", "model=y", "optimizer.beta=0.1", "steps=9"),
+        entry(tmp_path, "c", "model=y", "lr=1e-3", "steps=9"),
+    ]
+    plan.take_stock(entries, History())
+    labels = [each.label for each in entries]
+    assert labels == ["a (optimizer.beta=0.0)", "b (optimizer.beta=0.1)", "c"]
