@@ -6,7 +6,7 @@ that match it on config values. A model's cells are all on one data set. Imports
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,12 @@ def rate_label(lr: float) -> str:
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
+@lru_cache(maxsize=64)
+def _expanded(sweep: str, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The configs of a sweep, not to be changed; composed once a process."""
+    return [planned.config for planned in expand(sweep, overrides)]
+
+
 class Evidence:
     """All runs of one profile under one results folder, read once; sources by sweep.
 
@@ -235,7 +241,7 @@ class Evidence:
 
     def _match(self, sweep: str, extra: tuple[str, ...]) -> Source:
         given = (f"profile={self.profile}", *self.overrides, *extra)
-        configs = [planned.config for planned in expand(sweep, given)]
+        configs = _expanded(sweep, given)
         # Models whose data is configured alike share one data set; others have their own.
         groups: dict[str, list[dict[str, Any]]] = {}
         for config in configs:

@@ -45,6 +45,7 @@ class World:
         data=("english-mix", "00aa11bb22cc33dd"),
         speed=1.0,
         log=None,
+        summary=None,
     ):
         """Write a run for each loss (seeds count up) of every cell of a sweep that fits ``where``.
 
@@ -55,6 +56,7 @@ class World:
             diverged_at: the step at which the runs diverge.
             rows_kept: the log holds only its first rows.
             log: changes the list of a log's lines before it is written.
+            summary: further fields of the summary.
 
         Returns:
             The run directories.
@@ -81,6 +83,7 @@ class World:
                         window_noise,
                         speed,
                         log,
+                        summary or {},
                     )
                 )
         assert made, f"no cell of {sweep} fits {where}"
@@ -99,6 +102,7 @@ class World:
         window_noise,
         speed,
         log,
+        more,
     ):
         folder = self.results / config["profile"] / "runs" / run_name(config)
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +142,7 @@ class World:
             "git_revision": "0123456789ab",
             "updated": "2026-01-01T00:00:00+00:00",
         }
-        (folder / "summary.json").write_text(json.dumps(summary))
+        (folder / "summary.json").write_text(json.dumps(summary | more))
         if windows and status == "finished" and loss is not None:
             noise = np.random.default_rng(zlib.crc32(run_name(config).encode()))
             own = noise.normal(0, window_noise, WINDOWS)

@@ -1,0 +1,337 @@
+"""Guards every table on runs of known numbers: cells, gaps, intervals, verdicts, bold, files."""
+
+import csv
+import io
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from powerstep_repro import paper
+from powerstep_repro.evidence import Evidence
+from powerstep_repro.tables.catalogue import CATALOGUE, build
+from powerstep_repro.tables.model import LONG, Table, signed
+from powerstep_repro.tables.render import comma_separated, latex, markdown, tex, write
+
+
+def small(world, optimizer, losses, **kwargs):
+    world.add("small", {"model": "gpt2_small", "optimizer": optimizer}, losses=losses, **kwargs)
+
+
+def rows_of(name, world, profile="h100"):
+    table = build(name, Evidence(world.results, profile))
+    rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
+    return table, rows
+
+
+def row_of(name, world, profile="h100", **where):
+    rows = rows_of(name, world, profile)[1]
+    (row,) = [r for r in rows if all(r[k] == v for k, v in where.items())]
+    return row
+
+
+def bold_of(table):
+    """The headers over bold cells of the layout."""
+    return [
+        head
+        for row in table.rows
+        for head, entry in zip(table.header, row, strict=False)
+        if entry.bold
+    ]
+
+
+GPT2 = {"model": "gpt2_small"}
+
+
+def test_names_are_the_papers_and_two_more():
+    assert set(CATALOGUE) == {*paper.TABLES, "lr_tuned", "cost"}
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_csv_is_long_and_never_blank(world, name):
+    small(world, "adamw", (3.0, 3.1))
+    table, rows = rows_of(name, world)
+    header = comma_separated(table).splitlines()[0].split(",")
+    assert header[: len(LONG)] == list(LONG)
+    if name.startswith(("valid", "quant")):
+        assert header == list(LONG)
+    assert rows
+    assert all(value.strip() for row in rows for value in row.values())
+
+
+def test_a_gap_with_its_interval_and_verdict(world):
+    small(world, "adamw", (3.00, 3.10, 3.20), windows=False)
+    small(world, "powerstep", (3.01, 3.12, 3.21), windows=False)
+    row = row_of("valid_small", world, **GPT2, optimizer="powerstep")
+    gaps = [0.01, 0.02, 0.01]
+    low, high = stats.t.interval(0.9, 2, loc=np.mean(gaps), scale=stats.sem(gaps))
+    assert row["paper"] == "2.949"
+    assert float(row["ours"]) == pytest.approx(3.11333, abs=1e-5)
+    assert float(row["paper_gap"]) == pytest.approx(-0.001)
+    assert float(row["our_gap"]) == pytest.approx(np.mean(gaps), abs=1e-6)
+    assert float(row["ci_low"]) == pytest.approx(low, abs=1e-6)
+    assert float(row["ci_high"]) == pytest.approx(high, abs=1e-6)
+    assert (row["n"], row["verdict"]) == ("3", "reproduced")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "losses", "verdict"),
+    [
+        ("powerstep", (3.10, 3.20, 3.30), "not reproduced"),  # worse than parity
+        ("powerstep", (2.90, 3.00, 3.10), "not reproduced"),  # better is no parity either
+        ("powerstep", (3.02, 3.11, 3.26), "inconclusive"),
+        ("powerstep", (3.00,), "inconclusive"),  # one seed
+        ("pbsgdm", (3.50, 3.60, 3.70), "reproduced"),  # the paper's gap is 0.427
+        ("pbsgdm", (3.00, 3.10, 3.20), "not reproduced"),
+    ],
+)
+def test_verdicts_of_printed_cells(world, optimizer, losses, verdict):
+    small(world, "adamw", (3.00, 3.10, 3.20), windows=False)
+    small(world, optimizer, losses, windows=False)
+    row = row_of("valid_small", world, **GPT2, optimizer=optimizer)
+    assert row["verdict"] == verdict
+    if len(losses) == 1:
+        assert row["ci_low"] == row["ci_high"] == "n/a"
+        assert row["n"] == "1"
+
+
+def test_not_run_and_diverged_are_said_in_our_column(world):
+    small(world, "adamw", (3.0, 3.1))
+    small(world, "signsgd", (None, None), diverged_at=640)
+    small(world, "adams", (3.0,), status="interrupted", rows_kept=5)
+    small(world, "powerstep", (3.0,))
+    small(world, "powerstep", (None,), first_seed=2, diverged_at=90)
+    expected = {
+        "signsgd": ("diverged at step 640", "not reproduced"),
+        "adams": ("unfinished at step 250", "unfinished"),
+        "pbsgdm": ("not run", "not run"),
+        "powerstep": ("3.000; 1 of 2 diverged at step 90", "inconclusive"),
+    }
+    for optimizer, (ours, verdict) in expected.items():
+        row = row_of("valid_small", world, **GPT2, optimizer=optimizer)
+        assert (row["ours"], row["verdict"]) == (ours, verdict)
+    other = row_of("valid_small", world, model="qwen3_8b", optimizer="adams")
+    assert (other["paper"], other["ours"], other["our_gap"]) == ("4.689", "not run", "n/a")
+
+
+def test_bold_marks_a_best_that_is_no_tie(world):
+    small(world, "adamw", (3.00, 3.10))
+    small(world, "powerstep", (3.20, 3.31))
+    assert bold_of(rows_of("valid_small", world)[0]) == ["AdamW"]
+
+
+def test_a_tie_is_not_bold(world):
+    small(world, "adamw", (3.00, 3.10))
+    small(world, "powerstep", (3.001, 3.099))
+    assert bold_of(rows_of("valid_small", world)[0]) == []
+
+
+def test_one_seed_is_not_bold(world):
+    small(world, "adamw", (3.0,))
+    small(world, "powerstep", (9.0,))
+    assert bold_of(rows_of("valid_small", world)[0]) == []
+
+
+def test_a_diverged_rival_does_not_win_by_its_best_moment(world):
+    small(world, "adamw", (3.00, 3.10))
+    small(world, "powerstep", (None, None), diverged_at=1400)
+    assert bold_of(rows_of("valid_small", world)[0]) == ["AdamW"]
+
+
+def test_tiny_has_no_verdict_and_no_bold(world):
+    for optimizer, losses in (("adamw", (1.0, 1.1)), ("powerstep", (2.0, 2.1))):
+        world.add(
+            "small",
+            {"model": "gpt2_small", "optimizer": optimizer},
+            losses=losses,
+            profile="tiny",
+            log_interval=20,
+        )
+    for name in CATALOGUE:
+        table, rows = rows_of(name, world, "tiny")
+        assert bold_of(table) == []
+        assert {row["verdict"] for row in rows} <= {"no verdict", "n/a"}
+        assert "reproduced" not in markdown(table)
+    assert "Plumbing check" in markdown(build("valid_small", Evidence(world.results, "tiny")))
+
+
+def test_released_and_parts_stand_beside_the_papers_columns_once_run(world):
+    small(world, "adamw", (3.0, 3.1))
+    assert "released" not in " ".join(rows_of("valid_small", world)[0].header)
+    world.add("small_released", {"optimizer": "adams_released"}, losses=(3.5, 3.6))
+    table, rows = rows_of("valid_small", world)
+    assert table.header[-1] == "AdamS (released)"
+    (row,) = [r for r in rows if r["optimizer"] == "adams_released"]
+    assert (row["paper"], row["verdict"]) == ("n/a", "not in the paper")
+    assert float(row["our_gap"]) == pytest.approx(0.5)
+
+
+def test_quantization_separates_the_codes(world):
+    world.add("quant", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(4.15, 4.16))
+    for optimizer, losses in (("adamw_int8_released", (30.7, 31.0)), ("adamw_int8", (4.19, 4.2))):
+        world.add("quant", {"model": "gpt2_small", "optimizer": optimizer}, losses=losses)
+    linear = {"model": "gpt2_small", "optimizer": "powerstep_int8", "optimizer.code": "linear"}
+    world.add("quant", linear, losses=(4.16, 4.17))
+    world.add("quant_parts", {"optimizer.code_v": "linear"}, losses=(9.0,))
+    verdicts = {
+        row["optimizer"]: (row["paper"], row["verdict"])
+        for row in rows_of("quant_valid", world)[1]
+        if row["model"] == "gpt2_small"
+    }
+    assert verdicts == {
+        "adamw": ("2.950", "reference"),
+        "powerstep": ("2.949", "not run"),
+        "powerstep_int8": ("2.948", "not run"),
+        "powerstep_int8 linear": ("2.948", "reproduced"),
+        "adamw_int8": ("collapses", "not reproduced"),
+        "adamw_int8_released": ("collapses", "reproduced"),
+        "adamw_int8 m=dynamic v=linear": ("n/a", "not in the paper"),
+    }
+
+
+def test_absolute_differences_only_on_the_papers_profile(world):
+    assert "ours − paper" not in markdown(build("valid_small", Evidence(world.results, "h100")))
+    hub = {"profile": "paper", "data": ("openwebtext", "2" * 16), "log_interval": 10_000}
+    world.add("small", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(2.94,), **hub)
+    table = build("quant_valid", Evidence(world.results, "paper"))
+    (row,) = [r for r in table.rows if len(r) > 1 and r[1].text == "ours − paper"][:1]
+    assert row[2].text == "-0.010"
+
+
+def test_memory_equals_the_paper_to_the_digit(world):
+    for row in rows_of("memory", world)[1]:
+        assert f"{float(row['ours']):.1f}" == row["paper"], row
+        assert row["verdict"] == "equal to the printed digit"
+    row = row_of("memory", world, model="qwen3_32b", optimizer="adamw")
+    assert float(row["ours"]) == pytest.approx(976.53, abs=0.005)
+    assert float(row["whole_model"]) == pytest.approx(976.39, abs=0.005)
+
+
+def test_hyperparameters_beside_the_papers(world):
+    rows = rows_of("hyperparameters", world)[1]
+    lr = next(r for r in rows if r["model"] == "gpt2_small" and r["quantity"] == "lr")
+    batch = next(r for r in rows if r["model"] == "gpt2_small" and r["quantity"] == "batch")
+    assert (lr["paper"], lr["ours"], lr["verdict"]) == ("0.0006", "0.0006", "as the paper")
+    assert (batch["paper"], batch["ours"], batch["verdict"]) == (
+        "480",
+        "120",
+        "other than the paper",
+    )
+
+
+def test_parallelism_tells_the_ranks_of_our_runs(world):
+    small(world, "adamw", (3.0, 3.1), summary={"world_size": 4})
+    ours = {
+        r["quantity"]: r["ours"]
+        for r in rows_of("parallelism", world)[1]
+        if r["model"] == "gpt2_small"
+    }
+    assert ours == {"npus": "4", "dp": "4", "tp": "1", "pp": "1", "ep": "n/a"}
+
+
+def tuned(world, optimizer, losses_by_lr, **kwargs):
+    for lr, losses in losses_by_lr.items():
+        world.add(
+            "lr_tuned",
+            {"optimizer": optimizer, "lr": lr},
+            overrides=(f"lr={lr}", f"optimizer={optimizer}"),
+            losses=losses,
+            **kwargs,
+        )
+
+
+def test_each_optimizer_at_its_own_best_rate(world):
+    tuned(world, "adamw", {6e-4: (4.15,), 1.2e-3: (3.97, 3.98), 2.4e-3: (4.05,)})
+    tuned(world, "powerstep", {1.5e-4: (4.60, 4.61), 3e-4: (4.50,)})
+    tuned(world, "signsgd", {1e-4: (4.28,), 2e-4: (None,)}, diverged_at=100)
+    rows = {row["optimizer"]: row for row in rows_of("lr_tuned", world)[1]}
+    assert (rows["adamw"]["lr"], rows["adamw"]["edge"]) == ("1.2e-3", "no")
+    assert (rows["powerstep"]["lr"], rows["powerstep"]["edge"]) == ("3e-4", "highest")
+    assert rows["powerstep"]["verdict"] == "inconclusive"  # one seed at its best
+    assert float(rows["powerstep"]["our_gap"]) == pytest.approx(0.53)
+    assert rows["powerstep"]["steps_to_adamw"] == "not reached"
+    assert rows["adamw"]["steps_to_adamw"] != "not reached"
+    assert rows["adams"]["ours"] == "not run"
+
+
+def test_a_diverged_rate_never_wins(world):
+    tuned(world, "adamw", {6e-4: (4.0,)})
+    tuned(world, "adamw", {1.2e-3: (None,)}, diverged_at=100)
+    row = row_of("lr_tuned", world, optimizer="adamw")
+    assert (row["lr"], row["rates"], row["edge"]) == ("6e-4", "6e-4, 1.2e-3", "lowest")
+
+
+def test_cost_is_measured_per_device(world):
+    small(world, "adamw", (3.0, 3.1), speed=1.0)
+    small(world, "powerstep", (3.0,), speed=2.0)
+    rows = {(r["optimizer"], r["quantity"]): r for r in rows_of("cost", world)[1]}
+    assert float(rows["adamw", "step_ms"]["ours"]) == pytest.approx(200.0)
+    assert float(rows["powerstep", "step_ms"]["our_gap"]) == pytest.approx(-100.0)
+    assert float(rows["adamw", "bytes_per_param"]["ours"]) == pytest.approx(4.0)
+    assert float(rows["adamw", "device_hours"]["ours"]) == pytest.approx(0.2)
+    assert rows["adamw", "step_ms"]["n"] == "2"
+
+
+def test_files_are_written_whole_and_alike_twice(world, tmp_path):
+    small(world, "adamw", (3.0, 3.1))
+    first = {}
+    for _ in range(2):
+        for name in CATALOGUE:
+            for path in write(build(name, Evidence(world.results, "h100")), tmp_path):
+                assert first.setdefault(path, path.read_bytes()) == path.read_bytes()
+    assert {path.suffix for path in first} == {".md", ".csv", ".tex"}
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_signs_are_written_and_nothing_is_negative_zero():
+    assert [signed(v) for v in (0.012, -0.0004, 0.0004, -0.012, None)] == [
+        "+0.012",
+        "0.000",
+        "0.000",
+        "-0.012",
+        "n/a",
+    ]
+
+
+def test_latex_escapes_what_latex_reads():
+    assert tex("50 % of a_b & η ≤ 1") == r"50 \% of a\_b \& $\eta$ $\leq$ 1"
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
+def test_latex_compiles(world, tmp_path):
+    small(world, "adamw", (3.0, 3.1))
+    small(world, "signsgd", (None, None), diverged_at=640)
+    evidence = Evidence(world.results, "h100")
+    body = "\n".join(latex(build(name, evidence)) for name in CATALOGUE)
+    source = (
+        "\\documentclass{article}\\usepackage[utf8]{inputenc}\\usepackage{booktabs,graphicx}"
+        f"\\begin{{document}}{body}\\end{{document}}"
+    )
+    (tmp_path / "tables.tex").write_text(source)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_latex_is_well_formed(world):
+    """Stands in for a compiler: balanced braces, as many cells a row as columns, ASCII only."""
+    small(world, "adamw", (3.0, 3.1))
+    for name in CATALOGUE:
+        text = latex(build(name, Evidence(world.results, "h100")))
+        plain = text.replace(r"\{", "").replace(r"\}", "")
+        assert plain.count("{") == plain.count("}")
+        assert text.isascii(), sorted({c for c in text if not c.isascii()})
+        columns = len(build(name, Evidence(world.results, "h100")).header)
+        body = text[text.index(r"\midrule") : text.index(r"\bottomrule")].splitlines()
+        for line in body:
+            if line.rstrip().endswith(r"\\") and "multicolumn" not in line:
+                assert line.replace(r"\&", "").count("&") == columns - 1
+
+
+def test_markdown_is_one_table_of_equal_rows():
+    table = Table("x", "A title", "A subtitle.", ["a", "b"])
+    table.add("one|two", "3*4")
+    lines = markdown(table).splitlines()
+    assert lines[4:7] == ["| a | b |", "|---|---|", r"| one\|two | 3\*4 |"]
