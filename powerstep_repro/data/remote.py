@@ -19,9 +19,9 @@ def commit(kind: str, name: str, revision: str | None) -> str | None:
     Raises:
         UserError: The hub or the repository cannot be reached.
     """
-    from huggingface_hub import HfApi, is_offline_mode
+    from huggingface_hub import HfApi, constants
 
-    if is_offline_mode():
+    if constants.HF_HUB_OFFLINE:
         return revision
     ask = getattr(HfApi(), f"{kind}_info")
     try:

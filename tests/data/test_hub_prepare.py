@@ -161,6 +161,11 @@ def test_bad_options_end_in_a_sentence_and_leave_nothing(
     assert not [path for path in tmp_path.iterdir() if path.name[0] != "."]
 
 
+def test_c4_takes_the_models_own_tokenizer(command, tmp_path):
+    code, _ = command("c4", "model=deepseek_v2_lite", f"data_dir={tmp_path}")
+    assert "tokenizer 'deepseek-ai/DeepSeek-V2-Lite' is not to be had" in code
+
+
 def test_without_a_network_it_says_so_within_seconds(offline, tmp_path):
     # A hub that refuses connections; its own clients would try for 23 seconds.
     environment = {**offline, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}
