@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -117,7 +118,12 @@ class Runtime:
         return self
 
     def __exit__(self, *exception) -> None:
+        self._ranks = None
         if self._joined:
+            # Gloo's thread takes the interpreter's lock to let go of the last collective's tensors,
+            # and the group's end waits for that thread with the lock held. Let it finish first.
+            if dist.get_backend() == "gloo":
+                time.sleep(0.2)
             dist.destroy_process_group()
             self._joined = False
         deterministic, matmul = self._restore

@@ -24,6 +24,7 @@ from nanogpt.settings import Settings
 
 VOCAB, CONTEXT = 61, 16
 STEPS = 12
+PATIENCE_S = 120
 TIMING = ("step_ms", "tokens_per_s")
 
 OPTIMIZERS = {
@@ -237,7 +238,9 @@ class Process:
     def __init__(self, folder, data_folder, environment=None, **spec):
         self.pipe, theirs = CONTEXT_OF_PROCESSES.Pipe()
         self.process = CONTEXT_OF_PROCESSES.Process(
-            target=_in_process, args=(theirs, environment or {}, folder, data_folder, spec)
+            target=_in_process,
+            args=(theirs, environment or {}, folder, data_folder, spec),
+            daemon=True,
         )
         self.process.start()
         theirs.close()
@@ -245,6 +248,9 @@ class Process:
     def __iter__(self):
         """The steps that it tells, until it ends."""
         while True:
+            if not self.pipe.poll(PATIENCE_S):
+                self.process.kill()
+                raise TimeoutError(f"no word from the process for {PATIENCE_S} s")
             try:
                 message = self.pipe.recv()
             except EOFError:
@@ -254,12 +260,15 @@ class Process:
                 return
             yield message
 
-    def end(self, timeout=60):
+    def end(self):
         """Wait for its end; return what it left, the error it raised, or None if it was killed."""
         self.outcome = getattr(self, "outcome", None)
         for _ in self:
             pass
-        self.process.join(timeout)
+        self.process.join(PATIENCE_S)
+        if self.process.is_alive():
+            self.process.kill()
+            raise TimeoutError(f"the process is still there {PATIENCE_S} s after its work")
         return self.outcome
 
 
