@@ -36,11 +36,11 @@ def check(model: Mapping[str, Any]) -> None:
     """
     family = model.get("family")
     if family not in FAMILIES:
-        raise UserError(f"model.family={family!r} is unknown; choose from {', '.join(FAMILIES)}.")
+        raise UserError(f"model.family={family!r} is unknown; choose from {', '.join(FAMILIES)}")
     for key in FAMILIES[family]:
         value = model.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UserError(f"model.{key}={value!r} must be a whole number of at least 1.")
+            raise UserError(f"model.{key}={value!r} must be a whole number of at least 1")
     if family in ("gpt2", "deepseek_v2"):
         _divides(model, "heads", "hidden")
     else:
@@ -48,25 +48,25 @@ def check(model: Mapping[str, Any]) -> None:
     # Rotary position embeddings turn pairs of coordinates.
     for key in ("head_dim", "rope_dim"):
         if key in FAMILIES[family] and model[key] % 2:
-            raise UserError(f"model.{key}={model[key]} must be even.")
+            raise UserError(f"model.{key}={model[key]} must be even")
     if family in MOE_FAMILIES:
         if model["experts_per_token"] > model["experts"]:
             raise UserError(
                 f"model.experts_per_token={model['experts_per_token']} must be at most "
-                f"model.experts={model['experts']}."
+                f"model.experts={model['experts']}"
             )
         coefficient = model.get("aux_loss_coef")
         if not isinstance(coefficient, int | float) or not 0 <= coefficient < float("inf"):
-            raise UserError(f"model.aux_loss_coef={coefficient!r} must be a number from 0 up.")
+            raise UserError(f"model.aux_loss_coef={coefficient!r} must be a number from 0 up")
     if family == "deepseek_v2" and model["dense_layers"] >= model["layers"]:
         raise UserError(
             f"model.dense_layers={model['dense_layers']} must be below "
-            f"model.layers={model['layers']}."
+            f"model.layers={model['layers']}"
         )
 
 
 def _divides(model: Mapping[str, Any], divisor: str, key: str) -> None:
     if model[key] % model[divisor]:
         raise UserError(
-            f"model.{key}={model[key]} must be a multiple of model.{divisor}={model[divisor]}."
+            f"model.{key}={model[key]} must be a multiple of model.{divisor}={model[divisor]}"
         )
