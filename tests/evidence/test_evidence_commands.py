@@ -1,0 +1,73 @@
+"""Guards the commands: torch is never imported, bad input is one sentence, all names work."""
+
+import subprocess
+import sys
+
+import pytest
+
+from powerstep_repro.errors import UserError
+from powerstep_repro.plot import main as plot
+from powerstep_repro.table import main as table
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "transformers", "datasets", "tiktoken", "wandb"}:
+            raise ImportError(f"{name} must not be imported here")
+sys.meta_path.insert(0, Block())
+from powerstep_repro.plot import main as plot
+from powerstep_repro.table import main as table
+arguments = sys.argv[1:]
+sys.exit(plot(["all", *arguments]) or table(["all", *arguments]))
+"""
+
+
+def test_everything_is_made_without_torch(world):
+    """All figures and tables, from logs alone, in one process that cannot import torch."""
+    world.add("small", {"model": "gpt2_small"}, losses=(3.0, 3.1))
+    command = [sys.executable, "-c", BLOCKED, "profile=h100", f"results_dir={world.results}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = {path.name for path in (world.results / "h100").glob("[ft]*/*")}
+    figures = ("spt", "small", "hyper", "quant", "large", "lr", "stacey")
+    tables = ("memory", "hyperparameters", "parallelism", "valid_small", "quant_valid")
+    tables += ("valid_large", "lr_tuned", "cost")
+    expected = {f"{name}.{suffix}" for name in figures for suffix in ("pdf", "png")}
+    expected |= {f"{name}.{suffix}" for name in tables for suffix in ("md", "csv", "tex")}
+    assert made == expected
+    assert "python -m powerstep_repro.sweep large profile=h100" in done.stdout
+
+
+def test_a_single_table_is_printed(world, capsys):
+    assert table(["memory", f"results_dir={world.results}"]) == 0
+    printed = capsys.readouterr().out
+    assert "| DeepSeek-V2-Lite (16B) | 429.0 | 429.0 |" in printed
+    assert f"wrote {world.results}/tiny/tables/memory.csv" in printed
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "sentence"),
+    [
+        (plot, [], "name a figure: spt, small"),
+        (plot, ["smal"], "unknown figure 'smal' (did you mean 'small'?)"),
+        (plot, ["small", "profile=h10"], "unknown profile 'h10' (did you mean 'h100'?)"),
+        (plot, ["small", "optimzer.beta=0.1"], "unknown key 'optimzer.beta'"),
+        (table, ["valid_smal"], "unknown table 'valid_smal' (did you mean 'valid_small'?)"),
+        (table, ["valid_small", "lr=-1"], "lr must be"),
+    ],
+)
+def test_bad_input_is_one_sentence(world, command, arguments, sentence):
+    with pytest.raises(UserError) as error:
+        command([*arguments, f"results_dir={world.results}"])
+    assert str(error.value).startswith(sentence)
+    assert "\n" not in str(error.value)
+
+
+def test_help_names_the_figures(capsys):
+    with pytest.raises(SystemExit) as stop:
+        plot(["--help"])
+    assert stop.value.code == 0
+    assert "spt, small, hyper, quant, large, lr, stacey" in " ".join(
+        capsys.readouterr().out.split()
+    )
