@@ -1,5 +1,6 @@
 """Where a run's numbers come from: versions, revision, machine."""
 
+import os
 import platform
 import resource
 import subprocess
@@ -35,7 +36,13 @@ def _git(*arguments: str) -> str | None:
 
 
 def git_state() -> dict[str, Any]:
-    """Return ``git_revision`` and ``git_dirty`` of the checkout; null where there is none."""
+    """Return ``git_revision`` and ``git_dirty`` of the checkout; null where there is none.
+
+    A copy that travelled without its history (an archive, a container) can name its revision in
+    the environment variable ``POWERSTEP_REPRO_REVISION``; whether it was changed is then unknown.
+    """
+    if revision := os.environ.get("POWERSTEP_REPRO_REVISION"):
+        return {"git_revision": revision, "git_dirty": None}
     # An installed copy may lie inside some other project's repository.
     if _git("rev-parse", "--show-toplevel") != str(ROOT):
         return {"git_revision": None, "git_dirty": None}
