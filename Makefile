@@ -78,7 +78,7 @@ data-openwebtext: $(DATA_READY) ## download and tokenize OpenWebText
 	$(PY) -m powerstep_repro.prepare openwebtext $(ARGS)
 
 data-c4: $(DATA_READY) ## download and tokenize C4
-	$(PY) -m powerstep_repro.prepare c4 $(ARGS)
+	$(PY) -m powerstep_repro.prepare c4 model=qwen3_0_6b $(ARGS)
 
 all: $(addprefix fig-,$(FIGURES)) tables report ## every figure, every table, the report
 
