@@ -6,34 +6,29 @@
     from powerstep_repro.optim import create, names
     optimizer = create("powerstep_int8", model.parameters(), lr=6e-4, code="linear")
 
-Needs torch alone. Every module of this package is imported, so that an optimizer registers
-itself by being there.
+Needs torch alone.
 """
 
-import importlib
-import pkgutil
-
-for _module in pkgutil.iter_modules(__path__):
-    if not _module.ispkg:
-        importlib.import_module(f"{__name__}.{_module.name}")
-
-from powerstep_repro.optim.adams import AdamS, AdamSReleased  # noqa: E402
-from powerstep_repro.optim.adamw_int8 import AdamWInt8, AdamWInt8Released  # noqa: E402
-from powerstep_repro.optim.pbsgdm import PbSGDM, PbSGDMReleased  # noqa: E402
-from powerstep_repro.optim.powerstep import PowerStep  # noqa: E402
-from powerstep_repro.optim.powerstep_int8 import (  # noqa: E402
+from powerstep_repro.optim.adams import AdamS, AdamSReleased
+from powerstep_repro.optim.adamw_int8 import AdamWInt8, AdamWInt8Released
+from powerstep_repro.optim.pbsgdm import PbSGDM, PbSGDMReleased
+from powerstep_repro.optim.powerstep import PowerStep
+from powerstep_repro.optim.powerstep_int8 import (
     PowerStepInt8,
     PowerStepInt8Released,
 )
-from powerstep_repro.optim.registry import (  # noqa: E402
+from powerstep_repro.optim.registry import (
     bytes_per_param,
     create,
+    discover,
     names,
     register,
     state_bytes,
 )
-from powerstep_repro.optim.signsgd import SignSGD  # noqa: E402
-from powerstep_repro.optim.stacey import Stacey, StaceyReleased  # noqa: E402
+from powerstep_repro.optim.signsgd import SignSGD
+from powerstep_repro.optim.stacey import Stacey, StaceyReleased
+
+discover(__name__, __path__)
 
 __all__ = [
     "AdamS",

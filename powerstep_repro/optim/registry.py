@@ -1,11 +1,13 @@
 """Optimizers by name: ``create``, ``names``, and their memory on paper and as measured.
 
-An optimizer registers itself with ``@register`` in its own file; the package imports every file
-beside this one, so that a new file is all it takes.
+An optimizer registers itself with ``@register`` in its own file, and every file beside this one
+is imported: a new file (and ``conf/optimizer/NAME.yaml`` for the harness) is all it takes.
 """
 
 import difflib
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +44,13 @@ def register(name: str, *, bytes_per_param: float | Callable[[dict[str, Any]], f
         return factory
 
     return add
+
+
+def discover(package: str, paths: Iterable[str]) -> None:
+    """Import every module (not package) of ``package`` found in ``paths``."""
+    for module in pkgutil.iter_modules(paths):
+        if not module.ispkg:
+            importlib.import_module(f"{package}.{module.name}")
 
 
 def names() -> list[str]:

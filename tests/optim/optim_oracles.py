@@ -4,6 +4,7 @@ Written from the equations, not from the code under test: no torch, no in-place 
 shared transform. ``run(name, theta, gradients, **hyperparameters)`` returns θ after each step.
 """
 
+import itertools
 import math
 
 
@@ -123,7 +124,7 @@ def dynamic_values(signed: bool) -> list[float]:
     for i in range(7):
         n = 2**i if signed else 2 ** (i + 1)
         edges = [0.1 + 0.9 * k / n for k in range(n + 1)]
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in itertools.pairwise(edges):
             middle = (low + high) / 2 * 10.0 ** (i - 6)
             values += [middle, -middle] if signed else [middle]
     return sorted(values)

@@ -1,0 +1,357 @@
+"""What every optimizer here owes its caller, whatever its rule: torch's conventions, and more.
+
+Guards: refusals before anything changes, untouched gradients, parameter groups, closures, tied
+and late parameters, precision, layouts, and a step that never waits for the device.
+"""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from powerstep_repro.optim import create, names, state_bytes
+from powerstep_repro.optim.base import BaseOptimizer
+
+OURS = [name for name in names() if name != "adamw"]
+all_names = pytest.mark.parametrize("name", names())
+our_names = pytest.mark.parametrize("name", OURS)
+implementations = pytest.mark.parametrize("implementation", ["reference", "foreach"])
+
+
+def parameters(*shapes, dtype=torch.float32, seed=0) -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in shapes]
+
+
+def take_steps(optimizer, params, steps=5, seed=1) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+        optimizer.step()
+
+
+@all_names
+@implementations
+def test_gradients_stay_as_they_were(name, implementation):
+    params = parameters((5, 3), (7,))
+    optimizer = create(name, params, implementation=implementation)
+    for _ in range(2):
+        for p in params:
+            p.grad = torch.randn_like(p)
+        before = [(p.grad, p.grad.clone()) for p in params]
+        optimizer.step()
+        for p, (grad, values) in zip(params, before, strict=True):
+            assert p.grad is grad
+            assert torch.equal(grad, values)
+
+
+@our_names
+@pytest.mark.parametrize("kind", ["sparse", "complex"])
+def test_bad_gradients_are_refused_before_anything_changes(name, kind):
+    """The good parameter comes first, so that a late check would have moved it."""
+    good, bad = parameters((3,), (4, 2))
+    optimizer = create(name, [{"params": [good]}, {"params": [bad]}], lr=0.1, weight_decay=0.1)
+    good.grad = torch.ones_like(good)
+    if kind == "sparse":
+        bad.grad = torch.ones(4, 2).to_sparse()
+    else:
+        bad = torch.nn.Parameter(torch.ones(4, 2))
+        bad.grad_dtype = None  # lets a gradient have a dtype of its own
+        bad.grad = torch.ones(4, 2, dtype=torch.complex64)
+        optimizer.param_groups[1]["params"] = [bad]
+    before = good.detach().clone()
+    with pytest.raises(ValueError, match=kind if kind == "complex" else "dense"):
+        optimizer.step()
+    assert torch.equal(good, before)
+    assert not optimizer.state
+
+
+@our_names
+def test_complex_parameters_are_refused(name):
+    with pytest.raises(ValueError, match="complex"):
+        create(name, [torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))])
+
+
+BAD_VALUES = [
+    ("powerstep", {"gamma": 1.0}, r"gamma must be a number in \[0, 1\), not 1.0"),
+    ("powerstep", {"gamma": -0.1}, "gamma"),
+    ("powerstep", {"beta": 1.5}, r"beta must be a number in \[0, 1\], not 1.5"),
+    ("powerstep", {"beta": "0.1"}, "beta"),
+    ("powerstep", {"beta": True}, "beta"),
+    ("powerstep", {"lr": -1e-3}, "lr"),
+    ("powerstep", {"lr": float("nan")}, "lr"),
+    ("powerstep", {"lr": float("inf")}, "lr"),
+    ("powerstep", {"lr": "6e-4"}, "lr"),
+    ("powerstep", {"lr": torch.ones(2)}, "lr"),
+    ("powerstep", {"weight_decay": -0.1}, "weight_decay"),
+    ("powerstep", {"implementation": "fast"}, "auto, reference, foreach, fused"),
+    ("signsgd", {"gamma": 1}, "gamma"),
+    ("pbsgdm", {"beta": 2}, "beta"),
+    ("adams", {"betas": (0.9, 1.0)}, r"betas\[1\]"),
+    ("adams", {"betas": 0.9}, "betas"),
+    ("adams", {"eps": -1e-8}, "eps"),
+    ("adamw", {"betas": [0.9, 1.0]}, r"betas\[1\]"),
+    ("adamw", {"implementation": "fast"}, "implementation"),
+    ("stacey", {"power": 1.5}, "power"),
+    ("stacey", {"tau": 1.1}, "tau"),
+    ("stacey", {"alpha": -1}, "alpha"),
+    ("stacey", {"eps": 0}, "eps"),
+    ("powerstep_int8", {"block_size": 0}, "block_size"),
+    ("powerstep_int8", {"block_size": 12.5}, "block_size"),
+    ("powerstep_int8", {"code": "nf4"}, "dynamic, linear"),
+    ("adamw_int8", {"code_v": "nf4"}, "code_v"),
+]
+
+
+@pytest.mark.parametrize(("name", "hyper", "message"), BAD_VALUES)
+def test_bad_hyperparameters_are_named(name, hyper, message):
+    with pytest.raises(ValueError, match=message):
+        create(name, parameters((2,)), **hyper)
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "message"), [case for case in BAD_VALUES if case[0] != "adamw"]
+)
+def test_a_groups_own_hyperparameters_are_checked_too(name, hyper, message):
+    first, second = parameters((2,), (2,))
+    optimizer = create(name, [first])
+    with pytest.raises(ValueError, match=message):
+        optimizer.add_param_group({"params": [second], **hyper})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_hyperparameters_land_in_plain_form():
+    """Guards checkpoints that ``weights_only`` refuses: numpy scalars and configuration lists."""
+    np = pytest.importorskip("numpy")
+    optimizer = create("adams", parameters((2,)), lr=np.float64(0.1), betas=[0.9, np.float32(0.5)])
+    group = optimizer.param_groups[0]
+    assert type(group["lr"]) is float
+    assert group["betas"] == (0.9, 0.5)
+    assert [type(b) for b in group["betas"]] == [float, float]
+
+
+@our_names
+def test_groups_have_their_own_hyperparameters(name):
+    one, two = parameters((4,), (4,))
+    two.data.copy_(one.data)
+    groups = [{"params": [one], "lr": 0.0}, {"params": two, "weight_decay": 0.5}]
+    optimizer = create(name, groups, lr=0.1)
+    start = one.detach().clone()
+    take_steps(optimizer, [one, two])
+    if name not in ("stacey",):  # its dual step does not go through η
+        assert torch.equal(one, start)
+    assert not torch.equal(two, start)
+
+
+@all_names
+def test_the_closure_is_run_with_gradients_and_its_loss_returned(name):
+    (p,) = parameters((3,))
+    optimizer = create(name, [p], lr=0.01)
+    start = p.detach().clone()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (p**2).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == pytest.approx((start**2).sum().item())
+    assert not torch.equal(p, start)
+    assert create(name, [p]).step() is None
+
+
+@our_names
+def test_parameters_without_gradient_are_left_alone(name):
+    used, unused, empty = parameters((3,), (3,), (0,))
+    optimizer = create(name, [used, unused, empty], weight_decay=0.1)
+    start = unused.detach().clone()
+    used.grad, empty.grad = torch.ones_like(used), torch.ones_like(empty)
+    optimizer.step()
+    assert torch.equal(unused, start)
+    assert list(optimizer.state) == [used]
+
+
+@all_names
+@implementations
+def test_a_late_first_gradient_starts_a_clock_of_its_own(name, implementation):
+    """Guards a step counter shared by a group: bias correction would come from the wrong t."""
+    early, late = parameters((6,), (6,))
+    (alone,) = parameters((6,), (6,))[1:]
+    optimizer = create(name, [early, late], lr=0.1, implementation=implementation)
+    take_steps(optimizer, [early], steps=3)
+    reference = create(name, [alone], lr=0.1, implementation=implementation)
+    for step in range(3):
+        gradient = torch.full((6,), 0.3 + step)
+        for p in (early, late, alone):
+            p.grad = gradient.clone()
+        optimizer.step()
+        reference.step()
+    torch.testing.assert_close(late, alone, rtol=1e-6, atol=0)
+
+
+@our_names
+def test_tied_weights_are_stepped_once(name):
+    tied, single = parameters((5,), (5,))
+    single.data.copy_(tied.data)
+    both, one = create(name, [tied, tied], lr=0.1), create(name, [single], lr=0.1)
+    take_steps(both, [tied])
+    take_steps(one, [single])
+    assert torch.equal(tied, single)
+
+
+@our_names
+def test_named_parameters_and_unordered_ones(name):
+    (p,) = parameters((5,))
+    optimizer = create(name, [("weight", p)])
+    assert optimizer.param_groups[0]["param_names"] == ["weight"]
+    with pytest.raises(TypeError, match="set"):
+        create(name, [{"params": {p}}])
+    with pytest.raises(ValueError, match="more than one"):
+        create(name, [{"params": [p]}, {"params": [p]}])
+    with pytest.raises(ValueError, match="empty"):
+        create(name, [])
+
+
+@our_names
+@implementations
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_parameters_get_float32_arithmetic(name, implementation, dtype):
+    """A step is the float32 step of the same values, rounded once; state is not rounded."""
+    (low,) = parameters((33, 5), dtype=dtype)
+    optimizer = create(name, [low], lr=0.01, weight_decay=0.1, implementation=implementation)
+    for step in range(5):
+        gradient = torch.randn(33, 5, generator=torch.Generator().manual_seed(step)).to(dtype)
+        exact = torch.nn.Parameter(low.detach().float())
+        twin = create(name, [exact], lr=0.01, weight_decay=0.1, implementation=implementation)
+        if step:
+            twin.load_state_dict(optimizer.state_dict())
+        low.grad, exact.grad = gradient.clone(), gradient.float()
+        optimizer.step()
+        twin.step()
+        assert torch.equal(low, exact.to(dtype))
+    scales = torch.float32 if "released" not in name else dtype
+    for key, value in optimizer.state[low].items():
+        if key.endswith("_scales"):
+            assert value.dtype == scales
+        elif not key.endswith("_codes"):
+            assert value.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if "int8" not in name])
+def test_float64_parameters_get_float64_arithmetic(name):
+    (p,) = parameters((3,), dtype=torch.float64)
+    optimizer = create(name, [p])
+    take_steps(optimizer, [p])
+    assert all(v.dtype == torch.float64 for k, v in optimizer.state[p].items() if k != "step")
+
+
+@our_names
+@implementations
+@pytest.mark.parametrize("layout", ["transposed", "channels_last", "gradient", "scalar"])
+def test_any_layout(name, implementation, layout):
+    """Strides are the memory's business: the result is that of contiguous tensors."""
+    values = torch.randn((2, 3, 4, 5) if layout != "scalar" else (), generator=None)
+    gradients = torch.randn(5, *values.shape)
+    plain = torch.nn.Parameter(values.clone())
+    if layout == "transposed":
+        other = torch.nn.Parameter(values.transpose(0, 3).contiguous().transpose(0, 3))
+    elif layout == "channels_last":
+        other = torch.nn.Parameter(values.clone(memory_format=torch.channels_last))
+    else:
+        other = torch.nn.Parameter(values.clone())
+    pair = [
+        (p, create(name, [p], lr=0.1, weight_decay=0.1, implementation=implementation))
+        for p in (plain, other)
+    ]
+    for g in gradients:
+        plain.grad = g.clone()
+        other.grad = g.clone()
+        if layout == "gradient":
+            other.grad = g.transpose(0, 1).contiguous().transpose(0, 1)
+        for _, optimizer in pair:
+            optimizer.step()
+    torch.testing.assert_close(other, plain, rtol=1e-6, atol=1e-7)
+    assert state_bytes(pair[0][1]) == state_bytes(pair[1][1])
+
+
+@our_names
+@implementations
+def test_the_rate_may_be_a_tensor(name, implementation):
+    """Changed in place by a schedule, without a new value for a compiled step to retrace."""
+    number, tensor = parameters((40,), (40,))
+    tensor.data.copy_(number.data)
+    rate = torch.tensor(0.1)
+    with_number = create(name, [number], lr=0.1, weight_decay=0.1, implementation=implementation)
+    with_tensor = create(name, [tensor], lr=rate, weight_decay=0.1, implementation=implementation)
+    for factor in (1.0, 0.5, 0.1):
+        rate.fill_(0.1 * factor)
+        with_number.param_groups[0]["lr"] = 0.1 * factor
+        take_steps(with_number, [number], steps=2)
+        take_steps(with_tensor, [tensor], steps=2)
+    assert with_tensor.param_groups[0]["lr"] is rate
+    torch.testing.assert_close(tensor, number, rtol=1e-5, atol=1e-6)
+
+
+@our_names
+@implementations
+@pytest.mark.parametrize("tensor_rate", [False, True])
+def test_a_step_never_reads_the_device(name, implementation, tensor_rate):
+    """On the meta device there is nothing to read: ``.item()`` or a data-dependent branch fails."""
+    rate = torch.tensor(0.1, device="meta") if tensor_rate else 0.1
+    p = torch.nn.Parameter(torch.empty(300, 5, device="meta"))
+    optimizer = create(name, [p], lr=rate, weight_decay=0.1, implementation=implementation)
+    for _ in range(2):
+        p.grad = torch.empty_like(p)
+        optimizer.step()
+    assert state_bytes(optimizer) >= p.numel()
+
+
+@our_names
+def test_copies_and_pickles_continue_alike(name):
+    """Guards attributes that torch's pickling of optimizers would drop."""
+    params = parameters((6, 5))
+    optimizer = create(name, params, lr=0.1, implementation="reference")
+    take_steps(optimizer, params)
+    params_copy, optimizer_copy = copy.deepcopy((params, optimizer))
+    params_again, optimizer_again = pickle.loads(pickle.dumps((params, optimizer)))
+    for ps, o in ((params, optimizer), (params_copy, optimizer_copy)):
+        take_steps(o, ps, seed=2)
+    take_steps(optimizer_again, params_again, seed=2)
+    assert torch.equal(params[0], params_copy[0])
+    assert torch.equal(params[0], params_again[0])
+    assert optimizer_again.param_groups[0]["implementation"] == "reference"
+
+
+def test_a_torch_schedule_drives_it():
+    (p,) = parameters((3,))
+    optimizer = create("powerstep", [p], lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    rates = []
+    for _ in range(3):
+        take_steps(optimizer, [p], steps=1)
+        schedule.step()
+        rates.append(schedule.get_last_lr()[0])
+    assert rates == pytest.approx([0.1 / 2, 0.1 / 3, 0.1 / 4])
+
+
+def test_a_subclass_with_its_own_rule_inherits_no_fast_path():
+    """A released twin must never run on its plain parent's kernel."""
+
+    class Plain(BaseOptimizer):
+        @staticmethod
+        def update(p, g, **rest): ...
+
+        @staticmethod
+        def foreach_update(p, g, **rest): ...
+
+    class SameRule(Plain): ...
+
+    class OtherRule(Plain):
+        @staticmethod
+        def update(p, g, **rest): ...
+
+    assert SameRule.foreach_update is Plain.foreach_update
+    assert OtherRule.foreach_update is None
+    assert OtherRule.fused_update is None

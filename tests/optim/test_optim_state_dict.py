@@ -1,0 +1,143 @@
+"""Checkpoints: state returns with its dtype and bits, and hyperparameters by a stated rule."""
+
+import io
+
+import pytest
+import torch
+
+from powerstep_repro.optim import PowerStep, create, names
+from powerstep_repro.optim.base import BaseOptimizer, zeros_like_state
+
+OURS = [name for name in names() if name != "adamw"]
+SHAPES = [(33, 7), (129,), ()]
+
+
+def parameters(dtype=torch.float32) -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in SHAPES]
+
+
+def take_steps(optimizer, params, steps, seed) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+        optimizer.step()
+
+
+def through_a_file(state_dict: dict) -> dict:
+    buffer = io.BytesIO()
+    torch.save(state_dict, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_resumed_run_is_the_uninterrupted_one(name, dtype):
+    """torch casts int8 codes to the parameter's dtype and bfloat16's float32 state with them."""
+    params = parameters(dtype)
+    optimizer = create(name, params, lr=0.01, weight_decay=0.1)
+    take_steps(optimizer, params, 4, seed=1)
+    saved = through_a_file(optimizer.state_dict())
+
+    resumed_params = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    resumed = create(name, resumed_params, lr=0.5)
+    resumed.load_state_dict(saved)
+    for p, q in zip(params, resumed_params, strict=True):
+        assert optimizer.state[p].keys() == resumed.state[q].keys()
+        for key, value in optimizer.state[p].items():
+            assert resumed.state[q][key].dtype == value.dtype
+            assert torch.equal(resumed.state[q][key], value)
+
+    take_steps(optimizer, params, 4, seed=2)
+    take_steps(resumed, resumed_params, 4, seed=2)
+    for p, q in zip(params, resumed_params, strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_loaded_dictionary_is_not_stepped(name):
+    """Otherwise two optimizers that load one checkpoint would share their state."""
+    params = parameters()
+    optimizer = create(name, params)
+    take_steps(optimizer, params, 2, seed=1)
+    saved = through_a_file(optimizer.state_dict())
+    kept = through_a_file(saved)
+    resumed = create(name, params)
+    resumed.load_state_dict(saved)
+    take_steps(resumed, params, 2, seed=2)
+    for index, state in saved["state"].items():
+        assert all(torch.equal(value, kept["state"][index][key]) for key, value in state.items())
+
+
+class Nested(BaseOptimizer):
+    """State of all kinds: nested, in lists, integer, of another float dtype."""
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, lr=lr, weight_decay=0.0, implementation="auto")
+
+    def init_state(self, p, group):
+        return {"momentum": zeros_like_state(p)}
+
+
+def test_nested_and_integer_state_keeps_its_dtype():
+    params = [torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))]
+    optimizer = Nested(params)
+    state = {
+        "block": {"codes": torch.tensor([-128, 0, 127], dtype=torch.int8), "scale": torch.ones(1)},
+        "many": [torch.tensor([1 << 40]), torch.tensor([0.1], dtype=torch.float64)],
+        "step": torch.tensor(3.0),
+    }
+    optimizer.state[params[0]] = state
+    fresh = Nested(params)
+    fresh.load_state_dict(optimizer.state_dict())
+    loaded = fresh.state[params[0]]
+    assert loaded["block"]["codes"].dtype == torch.int8
+    assert torch.equal(loaded["block"]["codes"], state["block"]["codes"])
+    assert loaded["block"]["scale"].dtype == torch.float32
+    assert [t.dtype for t in loaded["many"]] == [torch.int64, torch.float64]
+    assert torch.equal(loaded["many"][0], state["many"][0])
+    assert loaded["step"] == 3
+
+
+def test_hyperparameters_come_from_the_checkpoint_and_new_ones_stay():
+    """As torch has it; a key that the checkpoint does not know keeps the present value."""
+    (p,) = params = [torch.nn.Parameter(torch.ones(3))]
+    saved = PowerStep(params, lr=0.5, gamma=0.8, beta=0.2).state_dict()
+    del saved["param_groups"][0]["beta"]  # as if written before β existed
+    fresh = PowerStep([{"params": [p], "beta": 0.7}], lr=0.1, gamma=0.3, beta=0.6)
+    fresh.load_state_dict(saved)
+    group = fresh.param_groups[0]
+    assert (group["lr"], group["gamma"], group["beta"]) == (0.5, 0.8, 0.7)
+
+
+def test_the_implementation_is_not_taken_from_the_checkpoint():
+    """A run from a GPU must resume on a CPU, and the caller's choice must count."""
+    params = [torch.nn.Parameter(torch.ones(3))]
+    saved = PowerStep(params, implementation="foreach").state_dict()
+    saved["param_groups"][0]["implementation"] = "fused"
+    fresh = PowerStep(params, implementation="reference")
+    fresh.load_state_dict(saved)
+    assert fresh.param_groups[0]["implementation"] == "reference"
+
+
+def test_hooks_see_what_torch_promises_and_a_refused_load_leaves_no_trace():
+    params = [torch.nn.Parameter(torch.ones(3))]
+    optimizer = create("powerstep_int8", params)
+    take_steps(optimizer, params, 1, seed=0)
+    saved = optimizer.state_dict()
+    seen = []
+    fresh = create("powerstep_int8", params)
+    fresh.register_load_state_dict_pre_hook(
+        lambda _, loaded: seen.append(loaded["state"][0]["momentum_codes"].dtype)
+    )
+    fresh.register_load_state_dict_post_hook(
+        lambda o: seen.append(o.state[params[0]]["momentum_codes"].dtype)
+    )
+    fresh.load_state_dict(saved)
+    assert seen == [torch.uint8, torch.uint8]
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        fresh.load_state_dict({**saved, "param_groups": []})
+    fresh.load_state_dict(saved)
+    assert len(fresh._optimizer_load_state_dict_pre_hooks) == 1
