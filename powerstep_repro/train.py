@@ -47,7 +47,9 @@ def main() -> int:
                 f"unknown option {option!r}: write {key}={value or 'VALUE'}, or see --help"
             )
     if set(options) <= set(_MULTIRUN):
-        _check(arguments, multirun=bool(options))
+        overrides = [argument for argument in arguments if argument not in options]
+        _check(overrides, multirun=bool(options))
+        sys.argv[1:] = options + overrides  # argparse takes no overrides on both sides of an option
 
     codes: list[int] = []
 
@@ -65,9 +67,8 @@ def main() -> int:
     return _overall(codes)
 
 
-def _check(arguments: list[str], multirun: bool) -> None:
+def _check(overrides: list[str], multirun: bool) -> None:
     """Refuse a bad override in one sentence, before Hydra would in many."""
-    overrides = [a for a in arguments if not a.startswith("-")]
     overrides = [a for a in overrides if not a.lstrip("+~").startswith(("hydra.", "hydra/"))]
     if not multirun:
         compose(overrides)
