@@ -147,6 +147,8 @@ def main(argv: list[str] | None = None) -> int:
         count = args.workers or len(todo)
     console.print(plan.table(entries, f"{args.name}, profile {planned[0].config['profile']}"))
     console.print(plan.headline(entries, count), soft_wrap=True)
+    if not all(entry.config["data"]["hash"] for entry in entries):
+        console.print("the data is not here: runs on any data are counted, and no name is final")
     if args.dry_run or not todo:
         return 0
     todo = plan.work_order(entries, count)

@@ -6,6 +6,7 @@ an exit code alone: torchrun, for one, ends with 1 whatever its ranks ended with
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -51,7 +52,9 @@ def start(entry: Entry, command: Sequence[str], env: dict[str, str]) -> subproce
     """
     entry.run_dir.mkdir(parents=True, exist_ok=True)
     with open(log_path(entry), "ab") as log:
-        log.write(f"{HEADER}{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
+        # "python" instead of its path: logs are kept as evidence, and read the same anywhere.
+        words = shlex.join(["python", *command[1:]])
+        log.write(f"{HEADER}{time.strftime('%Y-%m-%d %H:%M:%S')} {words}\n".encode())
         log.flush()
         return subprocess.Popen(
             [sys.executable, "-IS", launch.__file__, str(os.getpid()), *command],

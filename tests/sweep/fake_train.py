@@ -51,7 +51,8 @@ def train():
             write(status="diverged", steps=step, diverged_at=step)
             return 0
         if received or step % save == 0:
-            (run_dir / "saved").write_text(str(step))
+            (run_dir / "saved.tmp").write_text(str(step))
+            (run_dir / "saved.tmp").replace(run_dir / "saved")
         if received:
             time.sleep(pause)
             write(status="interrupted", steps=step)

@@ -71,6 +71,7 @@ def test_a_sweep_is_trained_once_and_failures_are_found_out(world, tmp_path, cap
         )
         assert done.returncode == 0, done.stderr
     assert "2 runs: 2 done" in done.stdout
+    assert "the data is not here" in done.stdout
     with pytest.raises(UserError, match="text"):
         cli.main([*world])
 

@@ -14,6 +14,7 @@ import sweep_fakes
 from sweep_fakes import entry, events, sweep
 
 from powerstep_repro.sweep import local
+from powerstep_repro.sweep.state import last_row
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's parent-death signal")
 
@@ -94,19 +95,18 @@ def test_done_runs_are_skipped_diverged_ones_too_and_failed_ones_tried_again(tmp
 
 
 def test_a_run_killed_from_outside_is_resumed_but_not_for_ever(tmp_path):
+    run = entry(tmp_path, "run", "steps=10000")
+
     def kill_each_start():
-        seen = set()
-        while len(seen) < 3:
-            for row in events(tmp_path, "start"):
-                if row["pid"] not in seen:
-                    seen.add(row["pid"])
-                    time.sleep(0.15)  # some steps later
-                    os.kill(row["pid"], signal.SIGKILL)
-            time.sleep(0.02)
+        for count in range(3):
+            wait_for(lambda count=count: len(events(tmp_path, "start")) > count)
+            row = events(tmp_path, "start")[count]
+            wait_for(lambda row=row: last_row(run.run_dir).get("step", 0) > row["step"] + 3)
+            os.kill(row["pid"], signal.SIGKILL)
 
     killer = threading.Thread(target=kill_each_start, daemon=True)
     killer.start()
-    outcome, out = sweep([entry(tmp_path, "run", "steps=60")], workers=1, retries=2)
+    outcome, out = sweep([run], workers=1, retries=2)
     killer.join(5)
     assert outcome.failed[0][1] == "killed by SIGKILL"
     steps = [row["step"] for row in events(tmp_path, "start")]
