@@ -63,6 +63,9 @@ class Decoder(nn.Module):
         self.experts_per_token = experts_per_token
         self.aux_loss_coef = aux_loss_coef
         self._router_logits: list[Tensor] | None = None
+        if causal_lm.config.tie_word_embeddings:
+            # Done already, except by transformers 5.0 on the meta device.
+            causal_lm.lm_head.weight = causal_lm.model.embed_tokens.weight
         self._frequencies = causal_lm.model.rotary_emb.inv_freq.clone()
         for layer in causal_lm.model.layers:
             if hasattr(layer.mlp, "experts"):
