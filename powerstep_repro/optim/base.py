@@ -31,7 +31,7 @@ IMPLEMENTATIONS = ("auto", "reference", "foreach", "fused")
 # Elements that the multi-tensor path takes at a time. On the CPU a bundle's passes should hit the
 # cache, yet keep every thread busy (torch splits element-wise work in parts of 32,768). Elsewhere
 # the bound keeps the temporaries of a step below half a GiB, however large the model.
-CPU_BUNDLE_PER_THREAD = 1 << 16
+CPU_BUNDLE_PER_THREAD = 1 << 17
 DEVICE_BUNDLE = 1 << 26
 
 
