@@ -17,11 +17,14 @@ import triton
 import triton.language as tl
 
 from powerstep_repro.optim.fused.arithmetic import (
+    INTERPRETED,
     bias_correction,
     decode_linear,
     divide_by_row,
+    divide_by_scalar,
     encode_dynamic,
     encode_linear,
+    round_to_bfloat16,
     row_maximum,
     signed_power,
 )
@@ -49,6 +52,8 @@ def _read(pointer, mask, MASKED: tl.constexpr, EVICT: tl.constexpr):
 
 @triton.jit
 def _write(pointer, value, mask, MASKED: tl.constexpr):
+    if INTERPRETED and pointer.dtype.element_ty == tl.bfloat16:
+        value = round_to_bfloat16(value)
     value = value.to(pointer.dtype.element_ty)
     if MASKED:
         tl.store(pointer, value, mask=mask)
@@ -147,8 +152,8 @@ def _update(
         m = tl.fma(g, c, m * a)
         v = tl.fma(g * d, g, v * b)
         step = tl.load(_pointer(pointers, STEP, tensors, tensor, 0, tl.float32, 1))
-        m_hat = m * (1.0 / bias_correction(step, log_a))
-        v_hat = v * (1.0 / bias_correction(step, log_b))
+        m_hat = divide_by_scalar(m, bias_correction(step, log_a))
+        v_hat = divide_by_scalar(v, bias_correction(step, log_b))
         u = tl.div_rn(m_hat, tl.sqrt_rn(v_hat) + eps)
 
     if CODE_M == "none":

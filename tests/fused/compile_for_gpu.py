@@ -1,0 +1,68 @@
+"""Compile the kernel for an H100, which needs no GPU, and print what came out as JSON.
+
+Run by ``test_fused_compile`` in a process of its own: here Triton must not be interpreted.
+"""
+
+import json
+import re
+import sys
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from powerstep_repro.optim.fused.kernel import step_kernel
+from powerstep_repro.optim.fused.launch import TAIL, TUNING
+
+VARIANTS = {
+    "powerstep": {"CODE_M": "none", "TYPE_M": tl.float32},
+    "int8 dynamic": {"CODE_M": "dynamic", "TYPE_M": tl.uint8},
+    "bfloat16 linear": {"CODE_M": "linear", "TYPE_M": tl.int8, "TYPE_P": tl.bfloat16},
+    "adamw dynamic": {
+        "RULE": "adamw", "CODE_M": "dynamic", "TYPE_M": tl.uint8,
+        "CODE_V": "dynamic", "TYPE_V": tl.uint8,
+    },
+}  # fmt: skip
+
+
+def compile_variant(variant):
+    tuning = TUNING[variant["CODE_M"]]
+    constants = {
+        "RULE": "powerstep", "TYPE_P": tl.float32, "CODE_V": "none", "TYPE_V": tl.float32,
+        "POWER": "root", "LR_TENSOR": False, "FACTOR": False, "BLOCK": tuning.block, "ROW": 128,
+        "VECTOR": 4, "EVICT": tuning.evict, "FAST": tuning.fast, "TAIL": TAIL, **variant,
+    }  # fmt: skip
+    constants["TYPE_G"] = constants["TYPE_P"]
+    types = dict.fromkeys(constants, "constexpr")
+    types |= {"chunks": "*i32", "numels": "*i64", "pointers": "*i64", "tensors": "i32"}
+    types |= {"table_m": "*fp32", "table_v": "*fp32", "factor": "*fp32"}
+    names = step_kernel.arg_names
+    source = ASTSource(
+        fn=step_kernel,
+        signature={name: types.get(name, "fp32") for name in names},
+        constexprs={(names.index(k),): v for k, v in constants.items()},
+        attrs={
+            (i,): [["tt.divisibility", 16]]
+            for i, name in enumerate(names)
+            if types.get(name, "").startswith("*")
+        },
+    )
+    options = {"num_warps": tuning.warps, "enable_fp_fusion": False}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+if __name__ == "__main__":
+    report = {}
+    for name in sys.argv[1:]:
+        compiled = compile_variant(VARIANTS[name])
+        ptx = compiled.asm["ptx"]
+        report[name] = {
+            "vector_loads": len(re.findall(r"\bld\.global\S*\.v[24]\.", ptx)),
+            "vector_stores": len(re.findall(r"\bst\.global\S*\.v[24]\.", ptx)),
+            "local": len(re.findall(r"\b(?:ld|st)\.local", ptx)),
+            "barriers": len(re.findall(r"\bbar\.sync", ptx)),
+            "flushing_fma": len(re.findall(r"\bfma\S*\.ftz", ptx)),
+            "cubin": len(compiled.asm["cubin"]),
+        }
+    print(json.dumps(report))

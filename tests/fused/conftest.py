@@ -1,0 +1,28 @@
+"""Where kernels run: on the GPU if there is one, else on the CPU under Triton's interpreter."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+if not Path("/dev/nvidiactl").exists():
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        raise pytest.UsageError("set TRITON_INTERPRET=1: triton was imported before tests/fused")
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session")
+def device():
+    import torch
+
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(autouse=True)
+def _quiet_interpreter():
+    """The interpreter computes with numpy, which warns where a GPU silently gives inf or NaN."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        yield

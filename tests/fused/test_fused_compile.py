@@ -1,0 +1,53 @@
+"""The kernel compiles for a GPU, on machines without one, to what its layout was chosen for.
+
+Guards: features that only the interpreter has; vector accesses lost to a missing alignment; layouts
+that pass every element through shared memory; registers spilled; subnormals flushed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("compile_for_gpu.py")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    cache = str(tmp_path_factory.mktemp("triton"))
+    path = os.pathsep.join([str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {
+        "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache, "PYTHONPATH": path
+    }  # fmt: skip
+    variants = ["powerstep", "int8 dynamic", "bfloat16 linear", "adamw dynamic"]
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), *variants], env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    return json.loads(run.stdout)
+
+
+def test_no_spills_and_no_flushing(report):
+    for name, found in report.items():
+        assert found["cubin"] > 0, name
+        assert found["local"] == 0, name
+        assert found["flushing_fma"] == 0, name
+
+
+def test_accesses_are_vectors(report):
+    """2048 elements on 128 threads are four vectors a thread for each fp32 or bf16 operand."""
+    assert report["powerstep"]["vector_loads"] == 12
+    assert report["powerstep"]["vector_stores"] == 8
+    for name in ("int8 dynamic", "bfloat16 linear", "adamw dynamic"):
+        assert report[name]["vector_loads"] == 8, name  # four codes are one 32-bit word
+        assert report[name]["vector_stores"] == 4, name
+
+
+def test_layouts_agree(report):
+    """fp32 state needs no exchange between threads; codes only that of a scale a block."""
+    assert report["powerstep"]["barriers"] == 0
+    assert report["int8 dynamic"]["barriers"] <= 4
+    assert report["adamw dynamic"]["barriers"] <= 8
