@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from powerstep_repro.evidence import Cell, Evidence, Source, rate_label
+from powerstep_repro.memory import paper_counts
 from powerstep_repro.paper import Claim, model_label, optimizer_label, value
 from powerstep_repro.paper.claims import Side
 from powerstep_repro.tables.compare import (
@@ -21,7 +22,6 @@ from powerstep_repro.tables.compare import (
     judge_parity,
 )
 from powerstep_repro.tables.losses import variant_label
-from powerstep_repro.tables.memory import paper_counts
 from powerstep_repro.tables.model import signed
 from powerstep_repro.tables.statistics import (
     INCONCLUSIVE,

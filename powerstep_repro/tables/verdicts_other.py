@@ -4,10 +4,10 @@ import numpy as np
 
 from powerstep_repro.evidence import Cell, Evidence, rate_label
 from powerstep_repro.figures.curves import SMOOTHING, planned_tokens, read_strand
+from powerstep_repro.memory import state_bytes_per_param
 from powerstep_repro.paper import Claim, model_label, optimizer_label
 from powerstep_repro.tables.beyond import tuned_cells
 from powerstep_repro.tables.compare import gap_of, gap_words, judge_parity
-from powerstep_repro.tables.memory import state_bytes_per_param
 from powerstep_repro.tables.statistics import (
     INCONCLUSIVE,
     NOT_REPRODUCED,

@@ -1,0 +1,34 @@
+"""``python -m powerstep_repro.report``: one page of findings, figures and tables from the logs."""
+
+from collections.abc import Sequence
+
+from powerstep_repro.errors import exit_on_user_error
+from powerstep_repro.evidence.arguments import parse
+from powerstep_repro.figures import style
+from powerstep_repro.figures.catalogue import draw
+from powerstep_repro.report.document import document, drawable
+from powerstep_repro.report.page import html
+from powerstep_repro.tables.render import write_text
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw what the report shows, then write it as Markdown and as one HTML file."""
+    _, evidence = parse(
+        argv,
+        "report",
+        "",
+        [],
+        "Write <results_dir>/<profile>/REPORT.md and report.html (one file, works offline).",
+    )
+    folder = evidence.folder
+    for name in drawable(evidence):
+        style.save(draw(name, evidence), folder / "figures" / name)
+    text = document(evidence)
+    write_text(folder / "REPORT.md", text)
+    write_text(folder / "report.html", html(text, folder))
+    print(f"wrote {folder / 'REPORT.md'}\nwrote {folder / 'report.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    exit_on_user_error(main)

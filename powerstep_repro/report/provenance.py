@@ -1,0 +1,108 @@
+"""Where a profile's runs come from, and what the released code's departures did in them."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import pandas as pd
+
+from powerstep_repro.config import canonical, matching_view
+from powerstep_repro.evidence import Evidence, rate_label
+from powerstep_repro.paper import Departure, model_label
+from powerstep_repro.runs import Loaded
+from powerstep_repro.tables.statistics import Final, Gap, paired_gap
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A released optimizer beside the plain one at equal settings."""
+
+    setting: str
+    released: str
+    plain: str
+    gap: Gap | None
+
+
+def distinct(evidence: Evidence, column: str) -> dict[str, int]:
+    """Count runs by a column's value, most frequent first; runs without a value left out."""
+    runs = evidence.loaded.runs
+    if column not in runs:
+        return {}
+    counts = runs[column].dropna().astype(str).value_counts()
+    return {str(k): int(v) for k, v in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
+
+
+def device_hours(evidence: Evidence) -> dict[str, float]:
+    """Sum wall-clock time × devices over all runs, by device."""
+    runs = evidence.loaded.runs
+    if not len(runs):
+        return {}
+    world = runs["world_size"].fillna(1) if "world_size" in runs else 1
+    seconds = pd.to_numeric(runs["wall_s"]).fillna(0) * world
+    hours = (seconds / 3600).groupby(runs["device"].fillna("unknown")).sum()
+    return {str(device): float(value) for device, value in hours.items()}
+
+
+def total_tokens(evidence: Evidence) -> float:
+    """Count the tokens that all runs trained on."""
+    runs = evidence.loaded.runs
+    if not len(runs):
+        return 0.0
+    steps = pd.to_numeric(runs["steps_done"]).fillna(0)
+    return float((steps * runs["batch"] * runs["context"]).sum())
+
+
+def effects(departure: Departure, evidence: Evidence) -> list[Effect]:
+    """Find all runs of a released optimizer with a twin of the plain one, and compare them.
+
+    Twins agree in everything but the optimizer: model, rate, schedule, precision, data.
+    """
+    loaded = evidence.loaded
+    plain: dict[str, list[str]] = defaultdict(list)
+    released: dict[str, list[str]] = defaultdict(list)
+    for run, config in loaded.configs.items():
+        side = {departure.plain: plain, departure.released: released}.get(
+            config["optimizer"]["name"]
+        )
+        if side is not None:
+            view = matching_view(config)
+            view.pop("optimizer")
+            side[canonical([view, config["data"].get("hash")])].append(run)
+    found = []
+    for key, runs in released.items():
+        # The plain optimizer may have been run in several variants (codes); each is a twin.
+        variants: dict[str, list[str]] = defaultdict(list)
+        for run in plain.get(key, []):
+            variants[canonical(loaded.configs[run]["optimizer"])].append(run)
+        config = loaded.configs[runs[0]]
+        setting = f"{model_label(config['model']['name'])}, lr {rate_label(config['lr'])}"
+        ours = _finals(loaded, runs)
+        for twins in variants.values():
+            theirs = _finals(loaded, twins)
+            code = loaded.configs[twins[0]]["optimizer"].get("code")
+            label = setting + (f", against code {code}" if code else "")
+            gap = paired_gap(ours, theirs)
+            found.append(Effect(label, _words(loaded, runs), _words(loaded, twins), gap))
+    return found
+
+
+def _finals(loaded: Loaded, runs: list[str]) -> dict[int, Final]:
+    finals = {}
+    for run in runs:
+        facts = loaded.runs.loc[run]
+        if facts["status"] == "finished" and facts["final_val_loss"] == facts["final_val_loss"]:
+            loss = float(facts["final_val_loss"])
+            finals[int(facts["seed"])] = Final(loss, loaded.windows(run))
+    return finals
+
+
+def _words(loaded: Loaded, runs: list[str]) -> str:
+    """Say how runs ended: their mean loss, and how many did not finish."""
+    finals = _finals(loaded, runs)
+    parts = []
+    if finals:
+        mean = sum(final.loss for final in finals.values()) / len(finals)
+        parts.append(f"{mean:.3f} (n={len(finals)})")
+    diverged = [run for run in runs if loaded.runs.at[run, "status"] == "diverged"]
+    parts += [f"diverged at step {int(loaded.runs.at[run, 'diverged_at']):,}" for run in diverged]
+    rest = len(runs) - len(finals) - len(diverged)
+    return "; ".join(parts + ([f"{rest} unfinished"] if rest else []))
