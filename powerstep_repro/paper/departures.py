@@ -9,11 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Departure:
-    """One departure: the equations' optimizer, the entry that does as released, what differs."""
+    """One departure from the equations.
+
+    Attributes:
+        plain: the optimizer by the equations.
+        released: the registry's entry that does as released.
+        what: what differs.
+        setting: for a departure of the set-up, the config value that does as released instead.
+    """
 
     plain: str
     released: str
     what: str
+    setting: tuple[str, str] | None = None
 
 
 RELEASED_AT = "1fdbb31"
@@ -52,8 +60,9 @@ DEPARTURES = (
     ),
     Departure(
         "powerstep",
-        "",
+        "powerstep",
         "The update is the paper's, but every parameter decays, gains of normalisation layers too, "
         "while the AdamW it is compared with decays matrices alone (weight_decay_on=all here).",
+        ("weight_decay_on", "all"),
     ),
 )

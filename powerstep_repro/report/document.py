@@ -69,9 +69,8 @@ def document(evidence: Evidence) -> str:
 def _findings(evidence: Evidence, judgements: Sequence[Judgement]) -> list[str]:
     runs = evidence.loaded.runs
     parts = ["## Findings"]
-    states = ", ".join(
-        f"{n} {status}" for status, n in provenance.distinct(evidence, "status").items()
-    )
+    states = provenance.distinct(evidence, "status")
+    listed = ", ".join(f"{n} {status}" for status, n in states.items())
     hours = sum(provenance.device_hours(evidence).values())
     tokens = provenance.total_tokens(evidence)
     parts.append(
@@ -133,11 +132,11 @@ def _limits(evidence: Evidence) -> str:
     ours = compose([f"profile={evidence.profile}", "model=gpt2_small", *evidence.overrides])
     share = ours["steps"] * ours["batch"] / (50_000 * 480)
     return (
-        f"What this can show: the same equations, batches and weights for every optimizer, at full "
+        "What this can show: the same equations, batches and weights for every optimizer, at full "
         f"size, on {ours['steps']:,} steps of {ours['batch']} × {ours['context']} tokens (GPT-2 "
         f"Small). What it cannot: this is {share:.1%} of the tokens that the released GPT-2 "
-        "scripts train on, on another corpus. A gap early in a run need not be there at its end, and "
-        "losses cannot be set beside the paper's; which optimizer stays stable, and how a gap "
+        "scripts train on, on another corpus. A gap early in a run need not be there at its end, "
+        "and losses cannot be set beside the paper's; which optimizer stays stable, and how a gap "
         "depends on the learning rate, can be seen here."
     )
 
@@ -218,7 +217,7 @@ def _departures(evidence: Evidence) -> list[str]:
     ]
     for departure in DEPARTURES:
         label, what = optimizer_label(departure.plain), departure.what
-        found = provenance.effects(departure, evidence) if departure.released else []
+        found = provenance.effects(departure, evidence)
         for effect in found:
             gap = gap_words(effect.gap) + (f", n={effect.gap.n}" if effect.gap else "")
             shown = gap if effect.gap else "n/a"
