@@ -359,6 +359,8 @@ def local(t: Tensor) -> Tensor:
 
 
 def _bundle_limit(device: torch.device) -> int:
+    if torch.compiler.is_compiling():  # the compiler fuses the passes; cutting would be in its way
+        return 1 << 62
     if device.type == "cpu":
         return CPU_BUNDLE_PER_THREAD * max(2, torch.get_num_threads())
     return DEVICE_BUNDLE
