@@ -60,12 +60,14 @@ def effects(departure: Departure, evidence: Evidence) -> list[Effect]:
     plain: dict[str, list[str]] = defaultdict(list)
     released: dict[str, list[str]] = defaultdict(list)
     for run, config in loaded.configs.items():
-        side = {departure.plain: plain, departure.released: released}.get(
-            config["optimizer"]["name"]
-        )
-        if side is not None:
-            view = matching_view(config)
-            view.pop("optimizer")
+        view = matching_view(config)
+        name = view.pop("optimizer")["name"]
+        as_released = name == departure.released
+        if departure.setting:
+            key, value = departure.setting
+            as_released = as_released and view.pop(key) == value
+        if as_released or name == departure.plain:
+            side = released if as_released else plain
             side[canonical([view, config["data"].get("hash")])].append(run)
     found = []
     for key, runs in released.items():
