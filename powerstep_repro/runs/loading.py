@@ -150,13 +150,18 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"no {CONFIG}") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise ValueError(f"{CONFIG} is not valid YAML") from None
+    check_config(config)
+    return config
+
+
+def check_config(config: Any) -> None:
+    """Refuse a config that is not a run's, with a ``ValueError`` that says what it lacks."""
     missing = [key for key in _NEEDED if not isinstance(config, dict) or key not in config]
     if missing:
         raise ValueError(f"{CONFIG} lacks {', '.join(missing)}")
     for section in ("model", "optimizer", "data"):
         if not isinstance(config[section], dict) or "name" not in config[section]:
             raise ValueError(f"{CONFIG} has no {section}.name")
-    return config
 
 
 def _row(path: Path, config: dict[str, Any]) -> dict[str, Any]:

@@ -259,8 +259,8 @@ class Recorder:
             status: finished, diverged, failed or interrupted.
             fields: Further fields of the summary.
         """
+        rows, _ = jsonl_rows(self.run_dir / METRICS)
         if status in ENDED:
-            rows, _ = jsonl_rows(self.run_dir / METRICS)
             fields["blown_up_at"] = blown_up_at(
                 map(json.loads, rows.values()),
                 self.config["model"]["vocab_size"],
@@ -270,4 +270,6 @@ class Recorder:
         # Last, so that a status of finished means that everything is there.
         self.summary(status=status, **fields)
         if self.mirror is not None:
-            self.mirror.finish(status, _finite(self._summary))
+            # What a pull checks the history against, and what it could not bring back otherwise.
+            more = {"rows": len(rows), "windows": read_json(self.run_dir / WINDOWS)}
+            self.mirror.finish(status, _finite(self._summary | more))
