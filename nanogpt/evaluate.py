@@ -29,7 +29,8 @@ def evaluate(model: nn.Module, windows: np.ndarray, runtime: Runtime, chunk: int
         mine = range(rank * n // world, (rank + 1) * n // world)
         for start in mine[::chunk]:
             stop = min(start + chunk, mine.stop)
-            tokens = runtime.to_device(windows[start:stop].astype(np.int64))
+            tokens = runtime.host_tensor(windows[start:stop].astype(np.int64))
+            tokens = runtime.to_device(tokens)
             logits = model(tokens[:, :-1]).logits
             # One window at a time: the float32 copy of all logits would be the run's peak memory.
             rows = zip(logits, tokens[:, 1:], strict=True)

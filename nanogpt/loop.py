@@ -14,7 +14,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -83,9 +82,10 @@ def train(
         recorder = progress = None
     run = _Run(settings, model, optimizer, runtime, micro, checkpoints)
 
-    def draw(step: int):
+    def draw(step: int) -> list[Tensor]:
         share = settings.share(runtime)
-        return data.batch(settings.seed, step, settings.context, settings.batch, share)
+        arrays = data.batch(settings.seed, step, settings.context, settings.batch, share)
+        return [runtime.host_tensor(array) for array in arrays]
 
     with runtime.memory_errors(micro), StopSignals() as signals:
         done, val_loss, loss = run.resume()
@@ -165,7 +165,7 @@ class _Run:
         return lr
 
     def accumulate(
-        self, step: int, tokens: np.ndarray, targets: np.ndarray
+        self, step: int, tokens: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Leave the global batch's gradients in ``p.grad``; return this rank's mean losses."""
         xs = self.runtime.to_device(tokens).split(self.micro)

@@ -171,12 +171,20 @@ class Runtime:
         dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
 
-    def to_device(self, array: np.ndarray) -> Tensor:
-        """Copy an array to the device; to a CUDA device without waiting, from pinned memory."""
+    def host_tensor(self, array: np.ndarray) -> Tensor:
+        """Return an array as a CPU tensor, page-locked for CUDA; any thread may call this.
+
+        Locking takes milliseconds, so batches are locked by the thread that draws them.
+        """
         tensor = torch.from_numpy(np.ascontiguousarray(array))
-        if self.device.type == "cuda":
-            return tensor.pin_memory().to(self.device, non_blocking=True)
-        return tensor.to(self.device)
+        if self.device.type != "cuda":
+            return tensor
+        with torch.cuda.device(self.device):  # a new thread starts on device 0
+            return tensor.pin_memory()
+
+    def to_device(self, tensor: Tensor) -> Tensor:
+        """Copy a :meth:`host_tensor` to the device, on CUDA without waiting for the copy."""
+        return tensor.to(self.device, non_blocking=self.device.type == "cuda")
 
     def peak_memory_bytes(self) -> int | None:
         """Return the most device memory that tensors took so far; None where not on CUDA."""
