@@ -111,6 +111,7 @@ class Run:
         on_stage=None,
         progress=None,
         runtime: Runtime | None = None,
+        note=True,
         **settings,
     ):
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +122,8 @@ class Run:
         with runtime:
             self.model = small_model(runtime, dropout=dropout, model_class=model_class)
             self.optimizer = OPTIMIZERS[optimizer](decay_groups(self.model, 0.1))
-            self.optimizer.register_step_post_hook(self._note)
+            if note:
+                self.optimizer.register_step_post_hook(self._note)
             self.result = train(
                 small_settings(**settings),
                 model=self.model,
@@ -137,7 +139,7 @@ class Run:
         digest = hashlib.sha256()
         for parameter in self.model.parameters():
             for tensor in (parameter.detach(), parameter.grad):
-                digest.update(tensor.view(torch.uint8).numpy().tobytes())
+                digest.update(tensor.view(torch.uint8).cpu().numpy().tobytes())
         self.digests.append(digest.hexdigest())
 
     def left(self) -> dict:

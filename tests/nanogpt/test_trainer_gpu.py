@@ -1,0 +1,49 @@
+"""Guards what only a CUDA device can show: exact resume of compiled training with deterministic
+kernels, and that a step makes the host wait once.
+"""
+
+import os
+import signal
+import warnings
+
+import pytest
+import torch
+from trainer_kit import Run, assert_identical
+
+from nanogpt.runtime import Runtime
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_resume_is_exact_with_deterministic_kernels(tmp_path, data, compile):
+    def start(folder, **more):
+        runtime = Runtime("cuda", "amp_bf16", deterministic=True, compile=compile)
+        return Run(tmp_path / folder, data, runtime=runtime, micro_batch=2, eval_interval=4, **more)
+
+    straight = start("straight")
+    stopped = start("stopped", progress=_signal_at_step_4)
+    assert stopped.result.status == "interrupted"
+    resumed = start("stopped")
+    assert resumed.result == straight.result
+    assert_identical(resumed.left(), straight.left())
+
+
+def _signal_at_step_4(row, steps):
+    if row["step"] == 4:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_the_host_waits_once_a_step(tmp_path, data):
+    def progress(row, steps):
+        torch.cuda.set_sync_debug_mode("warn" if 4 <= row["step"] < 8 else "default")
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Run(tmp_path, data, runtime=Runtime("cuda"), progress=progress, note=False)
+    waits = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
+    assert len(waits) == 4
+    assert {w.filename.rsplit("/", 1)[-1] for w in waits} == {"loop.py"}
