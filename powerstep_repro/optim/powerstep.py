@@ -62,9 +62,9 @@ class PowerStep(BaseOptimizer):
     @staticmethod
     def update(p, g, momentum, *, lr, gamma, beta, weight_decay):
         """Take one step on one tensor, in place on ``p`` and ``momentum``."""
-        momentum.mul_(gamma).add_(g)  # m ← γm + g            (6)
-        u = signed_power(momentum, beta)  # u = Φ_β(m)            (5)
-        descend(p, u, lr, weight_decay)  # θ ← (1 - ηλ)θ - ηu    (7), λ as in algorithm 1
+        momentum.mul_(gamma).add_(g)  # (6): m ← γm + g
+        u = signed_power(momentum, beta)  # (5): u = Φ_β(m)
+        descend(p, u, lr, weight_decay)  # (7) with λ, as algorithm 1: θ ← (1 - ηλ)θ - ηu
 
     @staticmethod
     def foreach_update(p, g, momentum, *, lr, gamma, beta, weight_decay):

@@ -81,9 +81,10 @@ class PowerStepInt8(BlockwiseOptimizer):
         """Take one step on one flat tensor, in place on ``p`` and the state."""
         q = block_code(code)
         m = dequantize(momentum_codes, momentum_scales, q, block_size)
-        m.mul_(gamma).add_(g)  # γ·dequantize(m) + g          (22)
+        m.mul_(gamma).add_(g)  # (22): γ·dequantize(m) + g
         quantize_into(m, momentum_codes, momentum_scales, q, block_size)  # (23)
-        descend(p, signed_power(m, beta), lr, weight_decay)  # the m not yet coded  (24), (25)
+        u = signed_power(m, beta)  # (24), of m as it was before coding
+        descend(p, u, lr, weight_decay)  # (25)
 
     def fused_update(self, p, g, momentum_codes, momentum_scales, *, gamma, beta, code, **options):
         """``update`` over lists of tensors in one kernel launch."""
