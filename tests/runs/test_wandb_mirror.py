@@ -16,7 +16,7 @@ from powerstep_repro.config import compose, run_id, run_name, with_data
 from powerstep_repro.runs import Recorder
 from powerstep_repro.runs.wandb_mirror import WandbMirror
 
-pytest.importorskip("wandb")
+wandb = pytest.importorskip("wandb")
 CONFIG = with_data(compose(["logger=wandb", "optimizer=adamw"]), "e" * 16, "builtin")
 
 
@@ -27,6 +27,7 @@ def _offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_SILENT", "true")
+    wandb.teardown()  # it reads its environment once a process
 
 
 def records(path):
