@@ -5,7 +5,6 @@ Run by ``test_fused_compile`` in a process of its own: here Triton must not be i
 
 import json
 import re
-import sys
 
 import triton
 import triton.language as tl
@@ -23,20 +22,32 @@ VARIANTS = {
         "RULE": "adamw", "CODE_M": "dynamic", "TYPE_M": tl.uint8,
         "CODE_V": "dynamic", "TYPE_V": tl.uint8,
     },
+    "all on the device": {
+        "CODE_M": "dynamic", "TYPE_M": tl.uint8, "LR_TENSOR": True, "FACTOR": True, "VECTOR": 1,
+    },
 }  # fmt: skip
 
 
 def compile_variant(variant):
-    tuning = TUNING[variant["CODE_M"]]
+    tuning = TUNING["adamw" if "RULE" in variant else variant["CODE_M"]]
     constants = {
         "RULE": "powerstep", "TYPE_P": tl.float32, "CODE_V": "none", "TYPE_V": tl.float32,
         "POWER": "root", "LR_TENSOR": False, "FACTOR": False, "BLOCK": tuning.block, "ROW": 128,
         "VECTOR": 4, "EVICT": tuning.evict, "FAST": tuning.fast, "TAIL": TAIL, **variant,
     }  # fmt: skip
     constants["TYPE_G"] = constants["TYPE_P"]
-    types = dict.fromkeys(constants, "constexpr")
-    types |= {"chunks": "*i32", "numels": "*i64", "pointers": "*i64", "tensors": "i32"}
+    types = {"chunks": "*i32", "numels": "*i64", "pointers": "*i64", "tensors": "i32"}
     types |= {"table_m": "*fp32", "table_v": "*fp32", "factor": "*fp32"}
+    if constants["LR_TENSOR"]:
+        types |= {"lr": "*fp32", "decay": "*fp32"}
+    # Arguments that a launch leaves out.
+    if constants["CODE_M"] != "dynamic":
+        constants["table_m"] = None
+    if constants["CODE_V"] != "dynamic":
+        constants["table_v"] = None
+    if not constants["FACTOR"]:
+        constants["factor"] = None
+    types |= dict.fromkeys(constants, "constexpr")
     names = step_kernel.arg_names
     source = ASTSource(
         fn=step_kernel,
@@ -54,8 +65,8 @@ def compile_variant(variant):
 
 if __name__ == "__main__":
     report = {}
-    for name in sys.argv[1:]:
-        compiled = compile_variant(VARIANTS[name])
+    for name, variant in VARIANTS.items():
+        compiled = compile_variant(variant)
         ptx = compiled.asm["ptx"]
         report[name] = {
             "vector_loads": len(re.findall(r"\bld\.global\S*\.v[24]\.", ptx)),

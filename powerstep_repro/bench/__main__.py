@@ -1,0 +1,90 @@
+"""``python -m powerstep_repro.bench``: step time, memory and tokens a second, side by side."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from powerstep_repro.bench import output
+from powerstep_repro.bench.optimizers import DTYPES, MODELS, bench_optimizers
+from powerstep_repro.errors import UserError, exit_on_user_error
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run what was asked for; print tables and write JSON."""
+    options = _arguments(argv)
+    device = _device(options.device)
+    cuda = device.type == "cuda"
+    models = options.models or (["gpt2_small", "gpt2_medium"] if cuda else ["gpt2_mini"])
+    console = Console(width=None if Console().is_terminal else 130)
+    header = output.header(device)
+
+    def finish(kind: str, results: dict, show) -> None:
+        results = header | results
+        show(results, console)
+        console.print(f"written to {output.save(results, kind, options.out)}")
+
+    if options.tune:
+        if not cuda:
+            raise UserError("--tune compiles kernels for a CUDA device; there is none")
+        from powerstep_repro.bench.tune import tune
+
+        finish("tune", tune(models, options.dtype, device), output.show_tuning)
+    if options.what in ("optimizers", "all"):
+        results = bench_optimizers(
+            models,
+            options.dtype,
+            device,
+            released=options.released,
+            only=options.only,
+            seconds=options.seconds,
+        )
+        finish("optimizers", results, output.show_optimizers)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device")
+    return torch.device(name, 0) if name == "cuda" else torch.device(name)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m powerstep_repro.bench",
+        description="Time optimizer steps and training, beside peers, in one process.",
+    )
+    parser.add_argument(
+        "what", nargs="?", choices=["optimizers", "training", "all"], default="all",
+        help="what to time (default: all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--models", nargs="+", choices=list(MODELS), metavar="MODEL",
+        help=f"of {', '.join(MODELS)}; default: Small and Medium on a GPU, Mini on a CPU",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dtype", choices=list(DTYPES), default="fp32", help="of parameters and gradients"
+    )
+    parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
+    parser.add_argument("--only", metavar="REGEX", help="only optimizers whose label matches")
+    parser.add_argument(
+        "--seconds", type=float, default=0.25, help="of each of a contender's three rounds"
+    )
+    parser.add_argument(
+        "--released", type=Path, metavar="DIR", help="a clone of the paper's repository"
+    )
+    parser.add_argument("--nanogpt", type=Path, metavar="DIR", help="a clone of nanoGPT")
+    parser.add_argument(
+        "--tune", action="store_true", help="first try ways to cut and compile the fused kernels"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/bench"), metavar="DIR", help="for the JSON files"
+    )
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    exit_on_user_error(main)

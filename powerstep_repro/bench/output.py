@@ -1,0 +1,97 @@
+"""Tables on the screen and JSON files."""
+
+import json
+import re
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from powerstep_repro.bench.timing import device_name
+
+PACKAGES = ("torch", "triton", "bitsandbytes", "torchao", "flashoptim")
+
+
+def header(device: torch.device) -> dict:
+    """Return what every file says of where and with what it was measured."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "device": device_name(device),
+        "versions": versions,
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def save(results: dict, kind: str, folder: Path) -> Path:
+    """Write ``results`` as ``folder/<kind>-<device>.json``."""
+    device = re.sub(r"[^a-z0-9]+", "-", results["device"].lower()).strip("-")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{kind}-{device}.json"
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    return path
+
+
+def show_optimizers(results: dict, console: Console) -> None:
+    """Print a table a model: time, floor, ratios, memory."""
+    bandwidth = results["copy_bytes_per_s"]
+    for model in dict.fromkeys(row["model"] for row in results["rows"]):
+        rows = [row for row in results["rows"] if row["model"] == model]
+        title = (
+            f"{model}, {rows[0]['params'] / 1e6:.1f}M parameters, {results['dtype']}: one step on "
+            f"{results['device']} (copies {bandwidth / 1e12:.2f} TB/s)"
+        )
+        columns = ["ms", "rounds", "host ms", "B/param", "× floor", "× AdamW fused", "extra MiB"]
+        table = _table(title, ["optimizer", *columns])
+        for row in rows:
+            if "failed" in row:
+                table.add_row(row["label"], "-", row["failed"])
+                continue
+            extra = row["extra_bytes"]
+            table.add_row(
+                row["label"],
+                f"{row['ms']:.3f}",
+                _span(row["ms_rounds"]),
+                f"{row['host_ms']:.3f}",
+                f"{row['bytes'] / row['params']:.2f}",
+                f"{row['times_floor']:.2f}",
+                f"{row['ratio_to_adamw_fused']:.3f}",
+                "" if extra is None else f"{extra / 2**20:.1f}",
+            )
+        console.print(table)
+
+
+def show_tuning(results: dict, console: Console) -> None:
+    """Print a table a model and kind, the fastest first."""
+    groups = dict.fromkeys((row["model"], row["kind"]) for row in results["rows"])
+    for model, kind in groups:
+        title = f"{model}, {kind}: (block, warps, evict, fast)"
+        table = _table(title, ["candidate", "ms", "rounds", "graph ms", "× floor"])
+        rows = [r for r in results["rows"] if (r["model"], r["kind"]) == (model, kind)]
+        for row in sorted(rows, key=lambda row: row["graph_ms"]):
+            table.add_row(
+                row["candidate"],
+                f"{row['ms']:.3f}",
+                _span(row["ms_rounds"]),
+                f"{row['graph_ms']:.3f}",
+                f"{row['times_floor']:.3f}",
+            )
+        console.print(table)
+
+
+def _span(rounds: list[float]) -> str:
+    return f"{min(rounds):.3f}–{max(rounds):.3f}"
+
+
+def _table(title: str, columns: list[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left", no_wrap=True)
+    return table
