@@ -51,14 +51,14 @@ def _read(pointer, mask, MASKED: tl.constexpr, EVICT: tl.constexpr):
 
 
 @triton.jit
-def _write(pointer, value, mask, MASKED: tl.constexpr):
+def _write(pointer, value, mask, MASKED: tl.constexpr, EVICT: tl.constexpr):
     if INTERPRETED and pointer.dtype.element_ty == tl.bfloat16:
         value = round_to_bfloat16(value)
     value = value.to(pointer.dtype.element_ty)
     if MASKED:
-        tl.store(pointer, value, mask=mask)
+        tl.store(pointer, value, mask=mask, eviction_policy=EVICT)
     else:
-        tl.store(pointer, value)
+        tl.store(pointer, value, eviction_policy=EVICT)
 
 
 @triton.jit
@@ -157,25 +157,25 @@ def _update(
         u = tl.div_rn(m_hat, tl.sqrt_rn(v_hat) + eps)
 
     if CODE_M == "none":
-        _write(m_at, m, mask, MASKED)
+        _write(m_at, m, mask, MASKED, EVICT)
     else:
         codes, scales = _encode(m, mask, MASKED, CODE_M, True, BLOCK, ROW)
-        _write(m_at, codes, mask, MASKED)
-        _write(ms_at, scales, row_mask, MASKED)
+        _write(m_at, codes, mask, MASKED, EVICT)
+        _write(ms_at, scales, row_mask, MASKED, EVICT)
     if RULE == "adamw":
         if CODE_V == "none":
-            _write(v_at, v, mask, MASKED)
+            _write(v_at, v, mask, MASKED, EVICT)
         else:
             codes, scales = _encode(v, mask, MASKED, CODE_V, False, BLOCK, ROW)
-            _write(v_at, codes, mask, MASKED)
-            _write(vs_at, scales, row_mask, MASKED)
+            _write(v_at, codes, mask, MASKED, EVICT)
+            _write(vs_at, scales, row_mask, MASKED, EVICT)
 
     p = p * decay
     if LR_TENSOR:
         p = p - u * lr
     else:
         p = tl.fma(u, -lr, p)
-    _write(p_at, p, mask, MASKED)
+    _write(p_at, p, mask, MASKED, EVICT)
 
 
 @triton.jit(do_not_specialize=["tensors", "lr", "decay", "factor"])
@@ -220,7 +220,7 @@ def step_kernel(
         BLOCK: Elements a program, a multiple of ROW; powers of two.
         ROW: Elements that share a scale.
         VECTOR: Elements to whose size every address of the table is aligned.
-        EVICT: Eviction policy of the loads.
+        EVICT: Eviction policy of loads and stores.
         FAST: See ``signed_power``.
         TAIL: Elements that a tensor's last block takes at a time.
     """

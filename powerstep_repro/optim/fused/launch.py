@@ -33,7 +33,7 @@ class Tuning:
     Args:
         block: Elements a program: a power of two, at least ``TAIL``.
         warps: Warps a program.
-        evict: Eviction policy of the loads, "" or "evict_first".
+        evict: Eviction policy of loads and stores, "" or "evict_first".
         fast: Hardware instructions in the signed power: 0 none, 1 log2, 2 log2 and exp2.
     """
 
@@ -43,8 +43,8 @@ class Tuning:
     fast: int = 0
 
 
-# By the code of the first moment; "none" is fp32.
-TUNING = {"none": Tuning(), "linear": Tuning(), "dynamic": Tuning()}
+# By the code of the first moment ("none" is fp32), and for the rule that has two quantized ones.
+TUNING = {"none": Tuning(), "linear": Tuning(), "dynamic": Tuning(), "adamw": Tuning()}
 
 
 # Tables of past launches: they go with their optimizer.
@@ -95,7 +95,7 @@ def step(
     a, b = coefficients
     numbers |= {"a": a, "b": b, "c": 1 - a, "d": 1 - b, "eps": eps}
     numbers |= {"log_a": _log(a), "log_b": _log(b)}
-    tuning = TUNING[m.code]
+    tuning = TUNING["adamw" if rule == "adamw" else m.code]
     device = ps[0].device
     constants = {
         "RULE": rule,
