@@ -19,7 +19,7 @@ def running_server():
 
 @pytest.fixture
 def server(running_server, tmp_path, monkeypatch):
-    wandb = pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb", minversion="0.31")  # whose queries the server answers
     for name in ("WANDB_RUN_ID", "WANDB_SWEEP_ID", "WANDB_MODE", "WANDB_ENTITY", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     settings = {
