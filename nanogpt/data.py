@@ -106,6 +106,14 @@ class TokenData:
             )
         return tokens
 
+    def check_vocabulary(self, rows: int) -> None:
+        """Raise ``InputError`` unless a model of ``rows`` token ids knows all of these."""
+        if self.vocab_size > rows:
+            raise InputError(
+                f"the data set {self.name!r} has a vocabulary of {self.vocab_size}, the model one "
+                f"of {rows}: choose model.vocab_size at least {self.vocab_size}"
+            )
+
     def check_context(self, context: int) -> None:
         """Raise ``InputError`` unless each split holds at least one window of ``context``."""
         for split in ("train", "val"):

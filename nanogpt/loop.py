@@ -75,7 +75,7 @@ def train(
         OutOfMemory: The device's memory does not suffice.
         CheckpointError: A checkpoint could not be written; on all ranks.
     """
-    _check_vocabulary(model, data)
+    data.check_vocabulary(getattr(model, "vocab_size", data.vocab_size))
     windows = data.val_windows(settings.context, settings.eval_windows)
     micro = settings.micro_size(runtime)
     if not runtime.is_main:
@@ -283,15 +283,6 @@ class _Run:
                 problem = str(error)
         if problem := self.runtime.from_main(problem):
             raise CheckpointError(problem)
-
-
-def _check_vocabulary(model: nn.Module, data: TokenData) -> None:
-    rows = getattr(model, "vocab_size", data.vocab_size)
-    if data.vocab_size > rows:
-        raise InputError(
-            f"the data set {data.name!r} has a vocabulary of {data.vocab_size}, the model one of "
-            f"{rows}: choose model.vocab_size at least {data.vocab_size}"
-        )
 
 
 def _one_ahead(draw: Callable[[int], Any], first: int, last: int) -> Iterator[tuple[int, Any]]:

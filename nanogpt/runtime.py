@@ -195,13 +195,24 @@ class Runtime:
         """Turn the device's out-of-memory error into one sentence."""
         try:
             yield
-        except torch.OutOfMemoryError as error:
-            at = "placing the model" if micro_batch is None else f"micro_batch {micro_batch}"
+        except (RuntimeError, MemoryError) as error:
+            if not _tells_of_memory(error):
+                raise
+            at = "building the model" if micro_batch is None else f"micro_batch {micro_batch}"
             raise OutOfMemory(
                 f"out of memory on {self.device} at {at}, precision {self.precision}: try a "
                 "smaller micro_batch (the result stays the same), precision=amp_bf16 or bf16, "
                 "more GPUs through torchrun, or a smaller context"
             ) from error
+
+
+def _tells_of_memory(error: Exception) -> bool:
+    """Whether memory ran out. Only CUDA's own allocator has an error type of its own for it."""
+    if isinstance(error, OutOfMemory):  # is a sentence already
+        return False
+    sentences = ("DefaultCPUAllocator", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or any(words in str(error) for words in sentences)
 
 
 def _resolve(device: str) -> torch.device:

@@ -145,6 +145,9 @@ def run(config: dict[str, Any]) -> int:
         # Bad input is seen by all ranks, other trouble perhaps by one alone.
         if rank == 0 or not isinstance(error, UserError | InputError):
             print(f"error: {error}", file=sys.stderr)
+    except OSError as error:  # a full disk, no permission, a folder that has gone
+        what = f"the run in {folder}" if folder else "the run"
+        print(f"error: {what} cannot go on: {error}", file=sys.stderr)
     except Exception as error:
         traceback.print_exc()
         saved = f" (traceback in {folder / ERROR})" if folder and rank == 0 else ""
@@ -203,11 +206,16 @@ def _compute(config: dict[str, Any], data: Any, folder: Path, recorder: Any) -> 
     from powerstep_repro.progress import Progress
     from powerstep_repro.runs import provenance
 
+    # Before the model is built, which a wrong context may make too large to build.
+    data.check_vocabulary(config["model"]["vocab_size"])
+    data.check_context(config["context"])
     names = ("device", "precision", "deterministic", "compile")
     with Runtime(**{name: config[name] for name in names}) as runtime, Progress() as progress:
         seeded(config["seed"])
         # The top-level context counts: the model's own is only its default.
-        model = runtime.place(models.build({**config["model"], "context": config["context"]}))
+        shape = {**config["model"], "context": config["context"]}
+        with runtime.memory_errors():
+            model = runtime.place(models.build(shape))
         cuda = runtime.device.type == "cuda"
         if recorder is not None:
             recorder.summary(

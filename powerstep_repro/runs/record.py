@@ -156,6 +156,8 @@ class Recorder:
                 text = "".join(traceback.format_exception(kind, error, trace))
                 write_whole(self.run_dir / ERROR, text.encode())
                 self.finish("failed", error=f"{kind.__name__}: {error}")
+        except OSError:
+            pass  # a full disk, say: the first error is the one that goes on to the caller
         finally:
             self._release()
 
