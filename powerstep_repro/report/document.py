@@ -16,7 +16,7 @@ from powerstep_repro.paper import (
 )
 from powerstep_repro.paper import FIGURES as PAPER_FIGURES
 from powerstep_repro.report import provenance
-from powerstep_repro.tables import catalogue
+from powerstep_repro.tables import benchmarks, catalogue
 from powerstep_repro.tables.beyond import tuned_cells
 from powerstep_repro.tables.compare import gap_of, gap_words
 from powerstep_repro.tables.judged import judge_all
@@ -60,6 +60,7 @@ def document(evidence: Evidence) -> str:
         *_figures(evidence),
         *_tables(evidence),
         *_departures(evidence),
+        *_benchmarks(evidence),
         *_provenance(evidence),
         *_assumed(),
     ]
@@ -101,7 +102,7 @@ def _finding(judgement: Judgement) -> str:
     coverage = f" ({judgement.coverage} parts run)" if judgement.coverage else ""
     shown = "; ".join(f"{item.what}: {item.evidence}" for item in deciding[:3])
     more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
-    return f"- **{judgement.verdict}**{coverage}: {judgement.claim.says} {shown}{more}."
+    return f"- **{judgement.verdict}**{coverage}: {judgement.claim.says} Seen: {shown}{more}."
 
 
 def _tuned(evidence: Evidence) -> list[str]:
@@ -228,6 +229,17 @@ def _departures(evidence: Evidence) -> list[str]:
         if not found:
             rows.append(f"| {label} | {what} | {NOT_RUN} | {NOT_RUN} | {NOT_RUN} | n/a |")
     return [*parts, "\n".join(rows)]
+
+
+def _benchmarks(evidence: Evidence) -> list[str]:
+    """The benchmark's files, where ``make bench`` has left any."""
+    parts = []
+    for benchmark in benchmarks.read(evidence.folder.parent):
+        facts = {k: v for k, v in benchmark.items() if isinstance(v, str | int | float)}
+        shown = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in facts.items() if k != "kind")
+        parts += [f"### Benchmark: {benchmark['kind']}", shown + "."]
+        parts.append("\n".join(benchmarks.layout(benchmark)))
+    return ["## Speed, measured side by side", *parts] if parts else []
 
 
 def _listed(evidence: Evidence, column: str) -> str:

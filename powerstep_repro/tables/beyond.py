@@ -7,6 +7,7 @@ import numpy as np
 from powerstep_repro.evidence import Cell, Evidence, data_label, n_label, rate_label
 from powerstep_repro.figures.curves import SMOOTHING, Strand, planned_tokens, read_strand
 from powerstep_repro.paper import MODELS, model_label
+from powerstep_repro.tables import benchmarks
 from powerstep_repro.tables.compare import clear_best, gap_of, gap_words, judge_parity
 from powerstep_repro.tables.losses import variant, variant_label
 from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Entry, Table, plain
@@ -164,7 +165,8 @@ def cost(evidence: Evidence, sweeps: Sequence[str]) -> Table:
             "Device",
             "State (MiB)",
             "State (B/param)",
-            "Step (ms)",
+            "Training step (ms)",
+            "Optimizer alone (ms)",
             "Tokens/s",
             "Peak memory (GiB)",
             "Device-hours",
@@ -174,8 +176,9 @@ def cost(evidence: Evidence, sweeps: Sequence[str]) -> Table:
     )
     by_cell = {(model, name): cell for (model, name, _), cell in cells.items()}
     order = list(MODELS)
+    alone = benchmarks.step_ms(benchmarks.read(evidence.folder.parent))
     speeds = {
-        key: _cost(evidence, groups[key])
+        key: _cost(evidence, groups[key], alone.get(key))
         for key in sorted(groups, key=lambda k: order.index(k[0]) if k[0] in order else len(order))
     }
     for key, facts in speeds.items():
@@ -199,16 +202,17 @@ def cost(evidence: Evidence, sweeps: Sequence[str]) -> Table:
                 }
             )
     if not table.rows:
-        table.add("not run", *[NOTHING] * 9)
+        table.add("not run", *[NOTHING] * 10)
     table.notes = [
-        "Step and tokens/s are whole training steps (forward, backward, optimizer), the first "
-        "tenth of each log left out. Device-hours: wall-clock time × devices, over all runs of the "
-        "row."
+        "Training step and tokens/s are of whole steps (forward, backward, optimizer), the first "
+        "tenth of each log left out. Optimizer alone: the fastest implementation in the benchmark "
+        "on the same device, where it was run. Device-hours: wall-clock time × devices, over all "
+        "runs of the row."
     ]
     return table
 
 
-def _cost(evidence: Evidence, runs: Sequence[str]) -> dict:
+def _cost(evidence: Evidence, runs: Sequence[str], alone: float | None) -> dict:
     facts = evidence.loaded.runs.loc[list(runs)]
     step_ms, speed = [], []
     for run in runs:
@@ -224,6 +228,7 @@ def _cost(evidence: Evidence, runs: Sequence[str]) -> dict:
         "state_bytes": state,
         "bytes_per_param": state / params if state is not None and params else None,
         "step_ms": _median(step_ms),
+        "optimizer_ms": alone,
         "tokens_per_s": _median(speed),
         "peak_memory_bytes": peak,
         "device_hours": float(seconds) / 3600,
@@ -232,6 +237,7 @@ def _cost(evidence: Evidence, runs: Sequence[str]) -> dict:
         _scaled(state, 2**20, ".1f"),
         _scaled(numbers["bytes_per_param"], 1, ".3f"),
         _scaled(numbers["step_ms"], 1, ",.1f"),
+        _scaled(alone, 1, ",.3f"),
         _scaled(numbers["tokens_per_s"], 1, ",.0f"),
         _scaled(peak, 2**30, ".2f"),
         f"{numbers['device_hours']:.3f}",

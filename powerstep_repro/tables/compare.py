@@ -7,7 +7,7 @@ import numpy as np
 from powerstep_repro.evidence import Cell
 from powerstep_repro.paper.assumed import COLLAPSE_NATS
 from powerstep_repro.paper.claims import MARGIN
-from powerstep_repro.tables.model import signed
+from powerstep_repro.tables.model import NOTHING, signed
 from powerstep_repro.tables.statistics import (
     INCONCLUSIVE,
     NOT_REPRODUCED,
@@ -31,10 +31,14 @@ def gap_of(subject: Cell, reference: Cell | None) -> Gap | None:
 def gap_words(gap: Gap | None) -> str:
     """Write a gap with its interval: ``+0.012 [+0.004, +0.020]``."""
     if gap is None:
-        return "n/a"
-    if not gap.has_interval:
-        return signed(gap.mean)
-    return f"{signed(gap.mean)} [{signed(gap.low)}, {signed(gap.high)}]"
+        return NOTHING
+    return f"{signed(gap.mean)} {interval_words(gap)}" if gap.has_interval else signed(gap.mean)
+
+
+def interval_words(gap: Gap | None) -> str:
+    """Write an interval alone; that of one seed is none."""
+    known = gap is not None and gap.has_interval
+    return f"[{signed(gap.low)}, {signed(gap.high)}]" if known else NOTHING
 
 
 def judge_cell(subject: Cell, reference: Cell | None, paper_gap: float) -> str:

@@ -8,7 +8,7 @@ from powerstep_repro.paper.claims import MARGIN
 from powerstep_repro.tables.compare import (
     clear_best,
     gap_of,
-    gap_words,
+    interval_words,
     judge_cell,
     judge_collapse,
 )
@@ -93,27 +93,37 @@ def _add_model(
 def _column(
     name: str, cell: Cell | None, reference: Cell | None, best: bool, profile: str
 ) -> dict[str, Entry]:
-    heads = ["paper", "ours", "gap to AdamW, paper", "gap to AdamW, ours", "verdict"]
+    heads = [
+        "paper",
+        "ours",
+        "gap to AdamW, paper",
+        "gap to AdamW, ours",
+        "90 % interval",
+        "verdict",
+    ]
     if profile == "paper":
         heads.insert(2, "ours − paper")
-    if profile == "tiny":
-        heads.remove("verdict")
+    if profile != "tiny":
+        heads.append("verdict")
     if cell is None:
         return {head: Entry(NOTHING) for head in heads}
     paper, paper_text = paper_cell(name, cell)
     outcome = cell.outcome
     ours = outcome.words() + (f" (n={outcome.n})" if outcome.n else "")
     difference = None if paper is None or not outcome.finals else outcome.mean - paper
+    gap = gap_of(cell, reference)
     texts = {
         "paper": Entry(paper_text),
         "ours": Entry(ours, best),
         "ours − paper": Entry(signed(difference)),
         "gap to AdamW, paper": Entry(signed(_paper_gap(name, cell))),
-        "gap to AdamW, ours": Entry(gap_words(gap_of(cell, reference))),
+        "gap to AdamW, ours": Entry(signed(gap.mean if gap else None)),
+        "90 % interval": Entry(interval_words(gap)),
         "verdict": Entry(_verdict(name, cell, reference)),
     }
     if cell is reference:
-        texts |= {"gap to AdamW, ours": Entry("reference"), "verdict": Entry("reference")}
+        named = ("gap to AdamW, ours", "90 % interval", "verdict")
+        texts |= dict.fromkeys(named, Entry("reference"))
     return {head: texts[head] for head in heads}
 
 

@@ -86,7 +86,7 @@ def latex(table: Table) -> str:
         r"\begin{table}[ht]",
         r"  \centering",
         r"  \small",
-        f"  \\caption{{{tex(table.title + '. ' + table.subtitle)}}}",
+        f"  \\caption{{{tex(_caption(table))}}}",
         f"  \\label{{tab:{table.name}}}",
         r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         f"  \\begin{{tabular}}{{{'l' * min(width, 2) + 'c' * (width - 2)}}}",
@@ -106,6 +106,13 @@ def latex(table: Table) -> str:
     lines += [r"    \bottomrule", r"  \end{tabular}}", ""]
     lines += [f"  \\par\\smallskip\\footnotesize {tex(note)}" for note in table.notes]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _caption(table: Table) -> str:
+    """The heading without its number, which LaTeX gives; the paper's number stands behind it."""
+    number, _, title = table.title.partition(": ")
+    title = f"{title} (the paper's {number})" if number.startswith("Table") else table.title
+    return f"{title}. {table.subtitle}"
 
 
 def tex(text: str) -> str:

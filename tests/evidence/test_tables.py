@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import shutil
 import subprocess
 
@@ -335,3 +336,19 @@ def test_markdown_is_one_table_of_equal_rows():
     table.add("one|two", "3*4")
     lines = markdown(table).splitlines()
     assert lines[4:7] == ["| a | b |", "|---|---|", r"| one\|two | 3\*4 |"]
+
+
+def test_cost_reads_the_benchmark_of_the_same_device(world):
+    small(world, "powerstep", (3.0,))
+    folder = world.results / "bench"
+    folder.mkdir()
+    rows = [
+        {"model": "gpt2_small", "label": "powerstep (fused)", "ms": 0.93},
+        {"model": "gpt2_small", "label": "powerstep (foreach)", "ms": 1.14},
+        {"model": "gpt2_small", "label": "stacey (fused)", "failed": "no such kernel"},
+    ]
+    content = {"device": "NVIDIA H100 80GB HBM3", "rows": rows}
+    (folder / "optimizers-nvidia-h100-80gb-hbm3.json").write_text(json.dumps(content))
+    (folder / "optimizers-damaged.json").write_text("{")
+    row = row_of("cost", world, optimizer="powerstep", quantity="optimizer_ms")
+    assert float(row["ours"]) == pytest.approx(0.93)
