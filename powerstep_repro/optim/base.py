@@ -133,10 +133,11 @@ class BaseOptimizer(torch.optim.Optimizer):
             for (device, dtype), batch in self._batches(group).items()
         ]
         for group, params, implementation in work:
-            for p in params:
-                if not self.state[p]:
-                    self.state[p] = self.init_state(p, group)
-            self._step_batch(group, params, implementation, grad_factor)
+            states = [self.state[p] for p in params]
+            for p, state in zip(params, states, strict=True):
+                if not state:
+                    state.update(self.init_state(p, group))
+            self._step_batch(group, params, states, implementation, grad_factor)
         return loss
 
     def _batches(
@@ -145,13 +146,14 @@ class BaseOptimizer(torch.optim.Optimizer):
         """Return the parameters to step by device and arithmetic; ValueError for a bad gradient."""
         batches: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for p in group["params"]:
-            if p.grad is None:
+            g = p.grad
+            if g is None:
                 continue
-            if p.grad.layout != torch.strided:
+            if g.layout != torch.strided:
                 raise ValueError(
-                    f"{type(self).__name__} takes dense gradients only, not {p.grad.layout}"
+                    f"{type(self).__name__} takes dense gradients only, not {g.layout}"
                 )
-            if p.grad.is_complex():
+            if g.is_complex():
                 raise ValueError(f"{type(self).__name__} takes no complex gradients")
             if p.numel():
                 batches.setdefault((p.device, math_dtype(p)), []).append(p)
@@ -161,30 +163,32 @@ class BaseOptimizer(torch.optim.Optimizer):
         self,
         group: dict[str, Any],
         params: list[Tensor],
+        states: list[dict[str, Tensor]],
         implementation: str,
         grad_factor: Tensor | None,
     ) -> None:
         hyper = {name: group[name] for name in self.rules}
         if isinstance(hyper["lr"], Tensor):
             hyper["lr"] = hyper["lr"].to(params[0].device, non_blocking=True).reshape(())
-        states = [{k: local(t) for k, t in self.state[p].items()} for p in params]
+        by_name = {name: [local(state[name]) for state in states] for name in states[0]}
         grads = [local(p.grad) for p in params]
         params = [local(p) for p in params]
-        if "step" in states[0]:
-            torch._foreach_add_([state["step"] for state in states], 1)
+        if "step" in by_name:
+            torch._foreach_add_(by_name["step"], 1)
         if grad_factor is not None:
             grad_factor = grad_factor.to(params[0].device, non_blocking=True).reshape(())
         if implementation == "fused":
             if grad_factor is not None:
                 hyper["grad_factor"] = grad_factor.float()
-            self.fused_update(params, grads, **_transposed(states), **hyper)
+            self.fused_update(params, grads, **by_name, **hyper)
             return
 
         dtype = math_dtype(params[0])
         flat_params = [p.detach().reshape(-1) for p in params]  # views, unless strided
         flat_grads = [g.reshape(-1) for g in grads]
         flat_states = [
-            {k: t if k == "step" else t.view(-1) for k, t in state.items()} for state in states
+            {k: t if k == "step" else t.view(-1) for k, t in zip(by_name, parts, strict=True)}
+            for parts in zip(*by_name.values(), strict=True)
         ]
         limit = None if implementation == "reference" else _bundle_limit(params[0].device)
         for ps, gs, parts in self._bundles(group, flat_params, flat_grads, flat_states, limit):
@@ -355,7 +359,11 @@ def _transposed(states: list[dict[str, Tensor]]) -> dict[str, list[Tensor]]:
 
 def local(t: Tensor) -> Tensor:
     """Return the local shard of a DTensor: every rule here works element by element or block."""
-    return getattr(t, "_local_tensor", t)
+    # Looking up an attribute that is not there would take most of a fused step's time.
+    return t if type(t) in _PLAIN else getattr(t, "_local_tensor", t)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _bundle_limit(device: torch.device) -> int:

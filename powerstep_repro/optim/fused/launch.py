@@ -151,7 +151,7 @@ def _table(
 
 def _by_dtype(ps: Sequence[Tensor], gs: Sequence[Tensor]) -> list[list[int] | None]:
     """Return the indices of tensors by dtype of parameter and gradient; None for all."""
-    if len({(p.dtype, g.dtype) for p, g in zip(ps, gs, strict=True)}) == 1:
+    if len({p.dtype for p in ps}) == 1 == len({g.dtype for g in gs}):
         return [None]
     kinds: dict[tuple[torch.dtype, torch.dtype], list[int]] = {}
     for i, (p, g) in enumerate(zip(ps, gs, strict=True)):
