@@ -1,15 +1,18 @@
 """``python -m powerstep_repro.bench``: step time, memory and tokens a second, side by side."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
+from nanogpt.runtime import PRECISIONS
 from powerstep_repro.bench import output
 from powerstep_repro.bench.optimizers import DTYPES, MODELS, bench_optimizers
 from powerstep_repro.errors import UserError, exit_on_user_error
+from powerstep_repro.optim import names
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,6 +45,41 @@ def main(argv: Sequence[str] | None = None) -> None:
             seconds=options.seconds,
         )
         finish("optimizers", results, output.show_optimizers)
+    if options.what in ("training", "all"):
+        from powerstep_repro.bench.training import bench_training
+
+        results = bench_training(_jobs(options, models, cuda), device, options.nanogpt)
+        if int(os.environ.get("RANK", 0)) == 0:
+            finish("training", results, output.show_training)
+
+
+def _jobs(options: argparse.Namespace, models: Sequence[str], cuda: bool) -> list:
+    """Return the ways to train: every combination of what was given, defaults by device."""
+    from powerstep_repro.bench.training import Job
+
+    jobs = []
+    for model in models:
+        small = model == "gpt2_mini"
+        batch = options.batch or (8 if small else 120)
+        default = [8] if small else [20, 30] if model == "gpt2_medium" else [30, 60]
+        for precision in options.precisions or (["amp_bf16"] if cuda else ["fp32"]):
+            for micro in options.micro_batches or default:
+                if batch % micro:
+                    raise UserError(f"--micro-batches {micro} does not divide the batch of {batch}")
+                jobs += [
+                    Job(
+                        model=model,
+                        optimizer=optimizer,
+                        precision=precision,
+                        batch=batch,
+                        micro=micro,
+                        context=64 if small else 1024,
+                        steps=options.steps or (30 if cuda else 6),
+                        compile=cuda,
+                    )
+                    for optimizer in options.optimizers
+                ]
+    return jobs
 
 
 def _device(name: str) -> torch.device:
@@ -76,13 +114,24 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--released", type=Path, metavar="DIR", help="a clone of the paper's repository"
     )
-    parser.add_argument("--nanogpt", type=Path, metavar="DIR", help="a clone of nanoGPT")
     parser.add_argument(
         "--tune", action="store_true", help="first try ways to cut and compile the fused kernels"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("results/bench"), metavar="DIR", help="for the JSON files"
     )
+    group = parser.add_argument_group("training")
+    group.add_argument(
+        "--optimizers", nargs="+", choices=names(), default=["adamw", "powerstep_int8"],
+        metavar="NAME", help="default: adamw powerstep_int8",
+    )  # fmt: skip
+    group.add_argument(
+        "--precisions", nargs="+", choices=PRECISIONS, help="default: amp_bf16 on a GPU, fp32 else"
+    )
+    group.add_argument("--micro-batches", nargs="+", type=int, metavar="N", help="one row each")
+    group.add_argument("--nanogpt", type=Path, metavar="DIR", help="a clone of nanoGPT")
+    group.add_argument("--batch", type=int, metavar="N", help="sequences a step (default: 120)")
+    group.add_argument("--steps", type=int, metavar="N", help="steps timed (default: 30 on a GPU)")
     return parser.parse_args(argv)
 
 

@@ -54,7 +54,7 @@ def ours(name: str, implementation: str, note: str = "", **hyperparameters) -> C
 
 
 def contenders(device: torch.device, fused: bool, released: Path | None) -> list[Contender]:
-    """Return all that can run on ``device``; the first is torch's fused AdamW, the yardstick."""
+    """Return all that can run on ``device``; the first two are torch's own AdamW."""
     rows = [ours("adamw", "fused"), ours("adamw", "foreach")]
     dynamic, linear = {"code": "dynamic"}, {"code": "linear"}
     if fused:

@@ -48,7 +48,8 @@ def show_optimizers(results: dict, console: Console) -> None:
             f"{model}, {rows[0]['params'] / 1e6:.1f}M parameters, {results['dtype']}: one step on "
             f"{results['device']} (copies {bandwidth / 1e12:.2f} TB/s)"
         )
-        columns = ["ms", "rounds", "host ms", "B/param", "× floor", "× AdamW fused", "extra MiB"]
+        columns = ["ms", "rounds", "host ms", "B/param", "× floor"]
+        columns += ["× AdamW fused", "× foreach", "extra MiB"]
         table = _table(title, ["optimizer", *columns])
         for row in rows:
             if "failed" in row:
@@ -63,6 +64,7 @@ def show_optimizers(results: dict, console: Console) -> None:
                 f"{row['bytes'] / row['params']:.2f}",
                 f"{row['times_floor']:.2f}",
                 f"{row['ratio_to_adamw_fused']:.3f}",
+                f"{row['ratio_to_adamw_foreach']:.3f}",
                 "" if extra is None else f"{extra / 2**20:.1f}",
             )
         console.print(table)
@@ -84,6 +86,29 @@ def show_tuning(results: dict, console: Console) -> None:
                 f"{row['times_floor']:.3f}",
             )
         console.print(table)
+
+
+def show_training(results: dict, console: Console) -> None:
+    """Print a table of tokens a second."""
+    columns = ["optimizer", "precision", "batch", "micro", "step ms", "tokens/s", "rounds", "MFU"]
+    title = f"training on {results['device']}"
+    if results["rows"][0]["world"] > 1:
+        title += f", {results['rows'][0]['world']} ranks"
+    table = _table(title, ["model", "trainer", *columns])
+    for row in results["rows"]:
+        table.add_row(
+            row["model"],
+            row["who"],
+            row["optimizer"],
+            row["precision"] + (" compiled" if row["compile"] else ""),
+            str(row["batch"]),
+            str(row["micro"]),
+            f"{row['step_ms']:.1f}",
+            f"{row['tokens_per_s']:,.0f}",
+            f"{min(row['tokens_per_s_rounds']):,.0f}–{max(row['tokens_per_s_rounds']):,.0f}",
+            "" if row["mfu"] is None else f"{100 * row['mfu']:.1f} %",
+        )
+    console.print(table)
 
 
 def _span(rounds: list[float]) -> str:

@@ -1,0 +1,231 @@
+"""Tokens a second of training: this project's trainer, and nanoGPT's own loop beside it."""
+
+import gc
+import itertools
+import json
+import pickle
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nanogpt.data import TokenData
+from nanogpt.loop import train
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.runtime import Runtime, decay_groups, seeded
+from nanogpt.settings import Settings
+from powerstep_repro.bench.optimizers import MODELS
+from powerstep_repro.bench.timing import ROUNDS
+from powerstep_repro.errors import UserError
+from powerstep_repro.optim import create
+
+WARMUP_STEPS = 5
+TOKENS = 4_000_000
+
+# Dense FLOP/s of cards by the products' precision, from their data sheets; part of the card's name.
+PEAKS = {
+    "H100 PCIe": {"bf16": 756e12, "fp32": 51e12},
+    "H100": {"bf16": 989e12, "fp32": 67e12},
+    "H200": {"bf16": 989e12, "fp32": 67e12},
+    "A100": {"bf16": 312e12, "fp32": 19.5e12},
+    "L40S": {"bf16": 362e12, "fp32": 91.6e12},
+    "RTX 4090": {"bf16": 165e12, "fp32": 82.6e12},
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One way to train.
+
+    Args:
+        model: Name of one of ``MODELS``.
+        optimizer: Name in the registry.
+        precision: "amp_bf16", "bf16" or "fp32".
+        batch: Sequences a step, over all ranks.
+        micro: Sequences of one forward pass.
+        context: Tokens a sequence.
+        steps: Steps timed, after ``WARMUP_STEPS``.
+        compile: Whether the model is compiled.
+    """
+
+    model: str
+    optimizer: str
+    precision: str
+    batch: int
+    micro: int
+    context: int
+    steps: int
+    compile: bool
+
+    @property
+    def shape(self) -> GPTConfig:
+        """The model's shape, at this context."""
+        return GPTConfig(**asdict(MODELS[self.model]) | {"context": self.context})
+
+
+def bench_training(jobs: Sequence[Job], device: torch.device, nanogpt: Path | None) -> dict:
+    """Train for a few steps in each way.
+
+    Args:
+        jobs: What to time. Under ``torchrun`` all ranks take part.
+        device: Where.
+        nanogpt: A clone of nanoGPT, whose ``train.py`` then runs at the same numbers as every
+            job with AdamW (not under ``torchrun``).
+
+    Returns:
+        ``rows``, one a job: tokens a second of each round and their median, MFU, parameters.
+    """
+    if nanogpt is not None and not (nanogpt / "train.py").is_file():
+        raise UserError(f"--nanogpt {nanogpt}: there is no train.py in that folder")
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        for job in jobs:
+            data = _random_tokens(Path(scratch) / str(job.shape.vocab_size), job.shape.vocab_size)
+            rows.append(_row("this project", job, device, _ours(job, device, data)))
+            if nanogpt is not None and job.optimizer == "adamw" and job.precision != "bf16":
+                seconds = _nanogpt(job, device, data, nanogpt)
+                rows.append(_row("nanoGPT", job, device, seconds))
+    return {"rows": rows}
+
+
+def _row(who: str, job: Job, device: torch.device, seconds: list[float]) -> dict[str, Any]:
+    """Return a row from the seconds of each step."""
+    part = len(seconds) // ROUNDS
+    rounds = [statistics.median(seconds[i * part : (i + 1) * part]) for i in range(ROUNDS)]
+    rates = [job.batch * job.context / s for s in rounds]
+    with torch.device("meta"):
+        model = GPT(job.shape)
+    rate = statistics.median(rates)
+    peak = _peak(device, job.precision)
+    world = Runtime().world
+    return asdict(job) | {
+        "who": who,
+        "params": model.n_params(),
+        "world": world,
+        "tokens_per_s": rate,
+        "tokens_per_s_rounds": rates,
+        "step_ms": 1e3 * statistics.median(rounds),
+        "mfu": peak and rate * model.flops_per_token(job.context) / peak / world,
+    }
+
+
+class _Clock:
+    """A recorder that only looks at the time; a row is logged when its step has ended."""
+
+    def __init__(self):
+        self.times: list[float] = []
+
+    def resume(self, step: int) -> None:
+        """Nothing to forget."""
+
+    def log(self, row: dict[str, Any]) -> None:
+        """A step has ended."""
+        self.times.append(time.perf_counter())
+
+    def windows(self, step: int, losses: list[float]) -> None:
+        """The last step's time includes an evaluation; it is not counted."""
+
+
+def _ours(job: Job, device: torch.device, folder: Path) -> list[float]:
+    clock = _Clock()
+    with Runtime(device.type, job.precision, compile=job.compile) as runtime:
+        seeded(0)
+        model = runtime.place(GPT(job.shape))
+        before = [p.detach().double().sum().item() for p in model.parameters()]
+        optimizer = create(job.optimizer, decay_groups(model, 0.1), lr=1e-4)
+        settings = Settings(
+            steps=WARMUP_STEPS + job.steps + 1,
+            batch=job.batch,
+            context=job.context,
+            micro_batch=job.micro,
+            lr=1e-4,
+            eval_windows=1,
+        )
+        data = TokenData.open(folder)
+        recorder = clock if runtime.is_main else None
+        train(
+            settings, model=model, optimizer=optimizer, data=data, runtime=runtime,
+            recorder=recorder,
+        )  # fmt: skip
+        after = [p.detach().double().sum().item() for p in model.parameters()]
+    if any(a == b for a, b in zip(before, after, strict=True)):
+        raise UserError(f"{job}: weights did not change")
+    del model, optimizer
+    torch._dynamo.reset()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    seconds = [b - a for a, b in itertools.pairwise(clock.times)]
+    return seconds[WARMUP_STEPS - 1 : -1] if seconds else [float("nan")] * ROUNDS
+
+
+def _nanogpt(job: Job, device: torch.device, folder: Path, clone: Path) -> list[float]:
+    """Run nanoGPT's train.py as it is, with settings from the command line; read its times."""
+    shape = job.shape
+    values = {
+        "dataset": folder,  # joined to "data", an absolute path stays itself
+        "out_dir": folder / "out",
+        "eval_interval": 10**9,
+        "eval_iters": 1,
+        "log_interval": 1,
+        "max_iters": WARMUP_STEPS + job.steps,
+        "batch_size": job.micro,
+        "gradient_accumulation_steps": job.batch // job.micro,
+        "block_size": job.context,
+        "n_layer": shape.n_layer,
+        "n_head": shape.n_head,
+        "n_embd": shape.n_embd,
+        "learning_rate": 1e-4,
+        "device": device.type,
+        "dtype": "float32" if job.precision == "fp32" else "bfloat16",
+        "compile": job.compile,
+    }
+    command = [sys.executable, "train.py", *(f"--{k}={v}" for k, v in values.items())]
+    run = subprocess.run(command, cwd=clone, capture_output=True, text=True)
+    times = re.findall(r"^iter \d+: .*time ([\d.]+)ms", run.stdout, re.M)
+    if run.returncode or len(times) <= WARMUP_STEPS:
+        raise UserError(f"nanoGPT's train.py failed: {run.stderr.strip().splitlines()[-1:]}")
+    return [float(ms) / 1e3 for ms in times[WARMUP_STEPS:]]
+
+
+def _random_tokens(folder: Path, vocab_size: int) -> Path:
+    """Write token files that both trainers read; speed does not depend on what they say."""
+    if folder.exists():
+        return folder
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for split, count in (("train", TOKENS), ("val", TOKENS // 10)):
+        rng.integers(0, vocab_size, count, dtype=np.uint16).tofile(folder / f"{split}.bin")
+    meta = {
+        "format": 1,
+        "name": "random",
+        "dtype": "uint16",
+        "vocab_size": vocab_size,
+        "tokenizer": "none",
+        "train_tokens": TOKENS,
+        "val_tokens": TOKENS // 10,
+        "train_sha256": "0" * 64,
+        "val_sha256": "0" * 64,
+        "hash": "0" * 16,
+        "source": {},
+    }
+    (folder / "meta.json").write_text(json.dumps(meta))
+    (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": vocab_size}))
+    return folder
+
+
+def _peak(device: torch.device, precision: str) -> float | None:
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    kind = "fp32" if precision == "fp32" else "bf16"
+    return next((peaks[kind] for card, peaks in PEAKS.items() if card in name), None)

@@ -1,0 +1,171 @@
+"""The benchmark: what it measures, what it writes, and that bad input ends in one sentence.
+
+Guards: bytes that must move; a contender that leaves weights alone or cannot run; the JSON that
+other commands read; nanoGPT's times as its loop prints them.
+"""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from nanogpt.model import GPTConfig
+from powerstep_repro.bench import contenders, optimizers, training
+from powerstep_repro.bench.__main__ import main
+from powerstep_repro.bench.contenders import Contender, ours
+from powerstep_repro.errors import UserError
+
+CPU = torch.device("cpu")
+TINY = GPTConfig(vocab_size=64, context=16, n_layer=1, n_head=2, n_embd=32)
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+    monkeypatch.setitem(optimizers.MODELS, "gpt2_mini", TINY)
+    monkeypatch.setattr(optimizers, "copy_bandwidth", lambda device: 1e9)
+    torch.set_num_threads(1)
+
+
+def bench(monkeypatch, *rows, **options):
+    yardsticks = [ours("adamw", "fused"), ours("adamw", "foreach")]
+    monkeypatch.setattr(optimizers, "contenders", lambda *_: [*yardsticks, *rows])
+    results = optimizers.bench_optimizers(["gpt2_mini"], "fp32", CPU, seconds=0.001, **options)
+    return {row["label"]: row for row in results["rows"]}
+
+
+def test_bytes_that_must_move(monkeypatch):
+    """Parameter read and written, gradient read, state read and written: 28, 20 and 14.06."""
+    rows = bench(monkeypatch, ours("powerstep", "foreach"), ours("powerstep_int8", "foreach"))
+    expected = {
+        "adamw (fused)": 28,
+        "powerstep (foreach)": 20,
+        "powerstep_int8 (foreach)": 14.0625,
+    }
+    for label, bytes_ in expected.items():
+        row = rows[label]
+        assert row["bytes"] == int(bytes_ * row["params"])
+        assert row["times_floor"] == pytest.approx(row["ms"] * 1e6 / row["bytes"])
+    assert rows["adamw (fused)"]["ratio_to_adamw_fused"] == 1
+
+
+def test_contenders_that_fail_do_not_end_the_others(monkeypatch):
+    class Idle(torch.optim.SGD):
+        def step(self):
+            pass
+
+    def missing(params):
+        raise RuntimeError("needs CUDA 99\nand more")
+
+    idle = Contender("idle", lambda p: Idle(p, lr=0.1), 0)
+    rows = bench(monkeypatch, idle, Contender("missing", missing, 0), ours("signsgd", "foreach"))
+    assert "did not change" in rows["idle"]["failed"]
+    assert rows["missing"]["failed"] == "RuntimeError: needs CUDA 99"
+    assert rows["signsgd (foreach)"]["ms"] > 0
+
+
+def test_peers_take_part_where_installed(monkeypatch):
+    """By the names that the packages export; nothing is imported that is not there."""
+    made = []
+
+    def factory(params, lr, weight_decay, **options):
+        made.append(options)
+        return torch.optim.SGD(params, lr=lr)
+
+    modules = {
+        "bitsandbytes.optim": SimpleNamespace(AdamW8bit=factory, Lion8bit=factory),
+        "torchao.optim": SimpleNamespace(AdamW8bit=factory),
+        "flashoptim": SimpleNamespace(FlashAdamW=factory, FlashLion=factory),
+    }
+    monkeypatch.setattr(contenders.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(contenders.importlib, "import_module", modules.__getitem__)
+    rows = contenders._installed()
+    assert [row.label.split()[-1] for row in rows] == [
+        "AdamW8bit", "Lion8bit", "AdamW8bit", "FlashAdamW", "FlashLion",
+    ]  # fmt: skip
+    for row in rows:
+        row.make([torch.nn.Parameter(torch.ones(2))])
+    assert made[-1] == {"master_weight_bits": None}
+
+
+def test_released_optimizers_from_a_clone(tmp_path):
+    with pytest.raises(UserError, match=r"no nanoGPT/optim\.py"):
+        contenders.contenders(CPU, False, tmp_path)
+    (tmp_path / "nanoGPT").mkdir()
+    (tmp_path / "nanoGPT" / "optim.py").write_text(
+        "import torch\nclass PowerStep(torch.optim.SGD): pass\n"
+        "class PowerStepInt8(PowerStep): pass\nclass AdamWInt8(PowerStep): pass\n"
+    )
+    rows = contenders.contenders(CPU, False, tmp_path)
+    assert [row.label for row in rows[-3:]] == [
+        "released PowerStep", "released PowerStepInt8", "released AdamWInt8",
+    ]  # fmt: skip
+
+
+def test_command_writes_what_it_shows(tmp_path, capsys):
+    main(
+        ["all", "--only", "powerstep .foreach", "--seconds", "0.001", "--steps", "3",
+         "--optimizers", "powerstep", "--out", str(tmp_path)]
+    )  # fmt: skip
+    shown = capsys.readouterr().out
+    assert "powerstep (foreach)" in shown
+    assert "this project" in shown
+    files = {path.name.split("-")[0]: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert files["optimizers"]["copy_bytes_per_s"] == 1e9
+    assert files["training"]["rows"][0]["tokens_per_s"] > 0
+    assert files["training"]["versions"]["torch"] == torch.__version__
+    for results in files.values():
+        assert "CPU" in results["device"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["training", "--micro-batches", "3"], "--micro-batches 3 does not divide the batch of 8"),
+        (["training", "--nanogpt", "nowhere"], r"--nanogpt nowhere: there is no train\.py"),
+        (["optimizers", "--tune"], "--tune compiles kernels for a CUDA device"),
+        (["optimizers", "--device", "cuda"], "torch sees no CUDA device"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU other sentences come first")
+def test_bad_input_is_one_sentence(arguments, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        main([*arguments, "--out", str(tmp_path)])
+
+
+def test_nanogpt_runs_at_the_same_numbers(tmp_path, monkeypatch):
+    """Its own train.py, told by command line; the first steps are not counted."""
+    (tmp_path / "train.py").touch()
+    seen = []
+
+    def run(command, cwd, **_):
+        seen.append((command, cwd))
+        lines = [f"iter {i}: loss 4.1, time {100 + i}.50ms, mfu -100.00%" for i in range(9)]
+        return SimpleNamespace(returncode=0, stdout="\n".join(["number of", *lines]), stderr="")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(training, "_ours", lambda *_: [0.5, 0.25, 1.0])
+    job = training.Job("gpt2_mini", "adamw", "fp32", 8, 4, 16, 3, compile=False)
+    rows = training.bench_training([job], CPU, tmp_path)["rows"]
+    command, cwd = seen[0]
+    assert cwd == tmp_path
+    assert command[0] == sys.executable
+    wanted = {"--gradient_accumulation_steps=2", "--batch_size=4", "--dtype=float32"}
+    assert wanted <= set(command)
+    assert [row["who"] for row in rows] == ["this project", "nanoGPT"]
+    assert rows[0]["tokens_per_s"] == pytest.approx(8 * 16 / 0.5)
+    assert rows[1]["step_ms"] == pytest.approx(106.5)
+
+
+def test_mfu_is_held_against_the_right_card(monkeypatch):
+    cuda = torch.device("cuda", 0)
+    for name, precision, peak in (
+        ("NVIDIA H100 80GB HBM3", "amp_bf16", 989e12),
+        ("NVIDIA H100 PCIe", "bf16", 756e12),
+        ("NVIDIA H100 80GB HBM3", "fp32", 67e12),
+        ("a card of tomorrow", "bf16", None),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
+        assert training._peak(cuda, precision) == peak
