@@ -99,7 +99,6 @@ def _column(
         "gap to AdamW, paper",
         "gap to AdamW, ours",
         "90 % interval",
-        "verdict",
     ]
     if profile == "paper":
         heads.insert(2, "ours − paper")

@@ -170,7 +170,13 @@ def texts():
     return collect
 
 
+@pytest.fixture(scope="session")
+def make_world(tmp_path_factory):
+    """Returns a function that makes an empty results folder."""
+    return lambda name: World(tmp_path_factory.mktemp(name) / "results")
+
+
 @pytest.fixture
-def world(tmp_path):
+def world(make_world):
     """An empty results folder of the test's own."""
-    return World(tmp_path / "results")
+    return make_world("world")

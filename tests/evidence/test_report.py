@@ -87,9 +87,10 @@ def test_a_departure_of_the_setup_is_found_by_its_value(world):
     assert (effect.released, effect.plain) == ("4.600 (n=1)", "4.500 (n=1)")
 
 
-@pytest.fixture
-def page(world):
+@pytest.fixture(scope="module")
+def page(make_world):
     """A written report of a few runs."""
+    world = make_world("page")
     some_runs(world)
     assert report(["profile=h100", f"results_dir={world.results}"]) == 0
     return world.results / "h100" / "report.html"
