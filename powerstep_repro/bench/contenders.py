@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 
 from powerstep_repro.errors import UserError
-from powerstep_repro.optim import bytes_per_param, create
+from powerstep_repro.optim import create
 
 LR, WEIGHT_DECAY = 1e-4, 0.1
 
-# Bytes of state a parameter of peers that say so themselves: a code, and a scale a block.
-BITSANDBYTES_BLOCK, TORCHAO_BLOCK, FLASH_BLOCK = 256, 256, 32
+# Bytes of state a parameter of peers that wrap it: a code, and a scale (FlashOptim's fp16) a block.
+TORCHAO_STATE, FLASH_STATE = 1 + 4 / 256, 1 + 2 / 32
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,13 @@ class Contender:
     Args:
         label: Its row in the table.
         make: From parameters to the optimizer.
-        state_bytes: Bytes of state a parameter, each read and written once a step.
-        fused: Whether it is one of this project's fused steps.
+        state_bytes: Bytes of state a parameter, each read and written once a step; None if they
+            can be counted.
     """
 
     label: str
     make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
-    state_bytes: float
-    fused: bool = False
+    state_bytes: float | None = None
 
 
 def ours(name: str, implementation: str, note: str = "", **hyperparameters) -> Contender:
@@ -45,12 +44,7 @@ def ours(name: str, implementation: str, note: str = "", **hyperparameters) -> C
         )  # fmt: skip
 
     title = f"{name} {note}".strip()
-    return Contender(
-        f"{title} ({implementation})",
-        make,
-        bytes_per_param(name, **hyperparameters),
-        fused=implementation == "fused" and name != "adamw",
-    )
+    return Contender(f"{title} ({implementation})", make)
 
 
 def contenders(device: torch.device, fused: bool, released: Path | None) -> list[Contender]:
@@ -93,12 +87,8 @@ def _released(folder: Path) -> list[Contender]:
     sys.modules["powerstep_released"] = module
     spec.loader.exec_module(module)
     return [
-        _peer(f"released {name}", getattr(module, name), bytes_)
-        for name, bytes_ in (
-            ("PowerStep", 4),
-            ("PowerStepInt8", 1 + 4 / 128),
-            ("AdamWInt8", 2.0625),
-        )
+        _peer(f"released {name}", getattr(module, name))
+        for name in ("PowerStep", "PowerStepInt8", "AdamWInt8")
     ]
 
 
@@ -107,22 +97,20 @@ def _installed() -> list[Contender]:
     rows = []
     if importlib.util.find_spec("bitsandbytes"):
         optim = importlib.import_module("bitsandbytes.optim")
-        scale = 4 / BITSANDBYTES_BLOCK
-        rows.append(_peer("bitsandbytes AdamW8bit", optim.AdamW8bit, 2 * (1 + scale)))
-        rows.append(_peer("bitsandbytes Lion8bit", optim.Lion8bit, 1 + scale))
+        rows.append(_peer("bitsandbytes AdamW8bit", optim.AdamW8bit))
+        rows.append(_peer("bitsandbytes Lion8bit", optim.Lion8bit))
     if importlib.util.find_spec("torchao"):
         optim = importlib.import_module("torchao.optim")
-        rows.append(_peer("torchao AdamW8bit", optim.AdamW8bit, 2 * (1 + 4 / TORCHAO_BLOCK)))
+        rows.append(_peer("torchao AdamW8bit", optim.AdamW8bit, 2 * TORCHAO_STATE))
     if importlib.util.find_spec("flashoptim"):
         package = importlib.import_module("flashoptim")
         options = {"master_weight_bits": None}  # fp32 parameters are their own master copy
-        scale = 2 / FLASH_BLOCK
-        rows.append(_peer("FlashOptim FlashAdamW", package.FlashAdamW, 2 * (1 + scale), **options))
-        rows.append(_peer("FlashOptim FlashLion", package.FlashLion, 1 + scale, **options))
+        rows.append(_peer("FlashOptim FlashAdamW", package.FlashAdamW, 2 * FLASH_STATE, **options))
+        rows.append(_peer("FlashOptim FlashLion", package.FlashLion, FLASH_STATE, **options))
     return rows
 
 
-def _peer(label: str, factory: Callable, state_bytes: float, **options) -> Contender:
+def _peer(label: str, factory: Callable, state_bytes: float | None = None, **options) -> Contender:
     def make(params):
         return factory(params, lr=LR, weight_decay=WEIGHT_DECAY, **options)
 
