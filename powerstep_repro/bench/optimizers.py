@@ -2,9 +2,10 @@
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -12,6 +13,7 @@ from nanogpt.model import GPT, GPTConfig
 from powerstep_repro.bench.contenders import Contender, contenders
 from powerstep_repro.bench.timing import copy_bandwidth, host_seconds, interleaved
 from powerstep_repro.errors import UserError
+from powerstep_repro.optim import state_bytes
 from powerstep_repro.optim.fused import available
 
 MODELS = {
@@ -87,14 +89,13 @@ def bench_optimizers(
     rows = []
     for model in models:
         tensors = Tensors.of(model, DTYPES[dtype], device)
-        steps, extra, failures = {}, {}, {}
+        ready, failures = {}, {}
         for contender in entrants:
             try:
-                steps[contender.label], extra[contender.label] = _prepare(
-                    contender, tensors, device
-                )
+                ready[contender.label] = _prepare(contender, tensors, device)
             except Exception as error:  # a peer that cannot run here must not end the others
                 failures[contender.label] = f"{type(error).__name__}: {error}".splitlines()[0]
+        steps = {label: entrant.step for label, entrant in ready.items()}
         rounds = interleaved(steps, seconds, device)
         seconds_of = {label: statistics.median(times) for label, times in rounds.items()}
         for contender in entrants:
@@ -102,8 +103,8 @@ def bench_optimizers(
             if contender.label in failures:
                 rows.append(row | {"failed": failures[contender.label]})
                 continue
-            size = DTYPES[dtype].itemsize
-            moved = int(tensors.count * (3 * size + 2 * contender.state_bytes))
+            entrant = ready[contender.label]
+            moved = 3 * DTYPES[dtype].itemsize * tensors.count + 2 * entrant.state_bytes
             median = seconds_of[contender.label]
             rows.append(
                 row
@@ -116,15 +117,26 @@ def bench_optimizers(
                     "times_floor": median * bandwidth / moved,
                     "ratio_to_adamw_fused": median / seconds_of[fused_adamw],
                     "ratio_to_adamw_foreach": median / seconds_of[foreach_adamw],
-                    "extra_bytes": extra[contender.label],
+                    "state_bytes": entrant.state_bytes,
+                    "extra_bytes": entrant.extra_bytes,
                 }
             )
-        del steps, tensors
+        del ready, steps, tensors
     return {"dtype": dtype, "copy_bytes_per_s": bandwidth, "rows": rows}
 
 
-def _prepare(contender: Contender, tensors: Tensors, device: torch.device):
-    """Return the contender's step, warmed up and seen to change weights, and its extra memory."""
+class Ready(NamedTuple):
+    """A contender that is warmed up and was seen to change weights.
+
+    ``extra_bytes`` is what a step takes of the device's memory and gives back.
+    """
+
+    step: Callable[[], object]
+    state_bytes: int
+    extra_bytes: int | None
+
+
+def _prepare(contender: Contender, tensors: Tensors, device: torch.device) -> Ready:
     optimizer = contender.make(tensors.params)
     before = tensors.fingerprint()
     for _ in range(2):
@@ -132,11 +144,13 @@ def _prepare(contender: Contender, tensors: Tensors, device: torch.device):
     unchanged = sum(a == b for a, b in zip(before, tensors.fingerprint(), strict=True))
     if unchanged:
         raise UserError(f"{unchanged} of {len(before)} tensors did not change in two steps")
+    state = contender.state_bytes
+    state = state_bytes(optimizer) if state is None else int(state * tensors.count)
     if device.type != "cuda":
-        return optimizer.step, None
+        return Ready(optimizer.step, state, None)
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     allocated = torch.cuda.memory_allocated(device)
     optimizer.step()
     torch.cuda.synchronize(device)
-    return optimizer.step, torch.cuda.max_memory_allocated(device) - allocated
+    return Ready(optimizer.step, state, torch.cuda.max_memory_allocated(device) - allocated)

@@ -46,7 +46,7 @@ def test_bytes_that_must_move(monkeypatch):
     }
     for label, bytes_ in expected.items():
         row = rows[label]
-        assert row["bytes"] == int(bytes_ * row["params"])
+        assert row["bytes"] / row["params"] == pytest.approx(bytes_, rel=1e-2)
         assert row["times_floor"] == pytest.approx(row["ms"] * 1e6 / row["bytes"])
     assert rows["adamw (fused)"]["ratio_to_adamw_fused"] == 1
 
@@ -59,8 +59,8 @@ def test_contenders_that_fail_do_not_end_the_others(monkeypatch):
     def missing(params):
         raise RuntimeError("needs CUDA 99\nand more")
 
-    idle = Contender("idle", lambda p: Idle(p, lr=0.1), 0)
-    rows = bench(monkeypatch, idle, Contender("missing", missing, 0), ours("signsgd", "foreach"))
+    idle = Contender("idle", lambda p: Idle(p, lr=0.1))
+    rows = bench(monkeypatch, idle, Contender("missing", missing), ours("signsgd", "foreach"))
     assert "did not change" in rows["idle"]["failed"]
     assert rows["missing"]["failed"] == "RuntimeError: needs CUDA 99"
     assert rows["signsgd (foreach)"]["ms"] > 0
