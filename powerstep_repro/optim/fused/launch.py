@@ -51,6 +51,7 @@ TUNING = {"none": Tuning(), "linear": Tuning(), "dynamic": Tuning(), "adamw": Tu
 _TABLES: WeakKeyDictionary[torch.optim.Optimizer, dict[tuple, Table]] = WeakKeyDictionary()
 
 
+@torch._disable_dynamo  # addresses mean nothing to a tracer
 def step(
     owner: torch.optim.Optimizer,
     rule: str,
