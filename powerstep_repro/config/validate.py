@@ -238,11 +238,10 @@ def validate(config: dict[str, Any], defaults: dict[str, Any] | None = None) -> 
         out = {}
         for name, value in node.items():
             key = f"{prefix}{name}"
-            if isinstance(value, dict):
-                out[name] = visit(value, f"{key}.")
-                continue
-            rule = RULES.get(key) or _rule_of_type(types.get(key))
-            out[name] = rule.apply(key, value) if rule else value
+            if rule := RULES.get(key) or _rule_of_type(types.get(key)):
+                out[name] = rule.apply(key, value)
+            else:
+                out[name] = visit(value, f"{key}.") if isinstance(value, dict) else value
         return out
 
     config = visit(config, "")

@@ -3,8 +3,10 @@
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from powerstep_repro.config import CONF, choices, compose, flatten
+from powerstep_repro.config import CONF, axes, choices, compose, flatten, product
 from powerstep_repro.config.validate import RULES
 from powerstep_repro.errors import UserError
 
@@ -138,3 +140,21 @@ def test_every_key_of_the_main_config_is_explained_below_it():
     for number, line in enumerate(lines):
         if re.match(r"[a-z_]+: ", line):
             assert lines[number + 1].startswith("# "), line
+
+
+SCRIBBLE = st.text("abcdelr.=,[]{}()'\"\\$+~@:/ 0123456789eE-_*#%\n\tλ", max_size=25)
+KEYS = st.sampled_from(
+    ["lr", "seed", "optimizer", "data", "optimizer.betas", "model.layers", "data.path", "compile"]
+)
+
+
+@settings(max_examples=300)
+@given(SCRIBBLE | st.builds(lambda key, value: f"{key}={value}", KEYS, SCRIBBLE))
+def test_whatever_is_typed_composes_or_ends_in_one_sentence(text):
+    for attempt in (lambda: compose([text]), lambda: [compose(c) for c in product(axes([text]))]):
+        sentence = ""
+        try:
+            attempt()
+        except UserError as error:
+            sentence = str(error)
+        assert "\n" not in sentence

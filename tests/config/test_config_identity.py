@@ -90,7 +90,7 @@ def test_what_cannot_change_the_numbers_is_no_part_of_it(key, value):
         ("lr", 5e-4),
         ("steps", 201),
         ("batch", 16),
-        ("context", 64),
+        ("context", 96),
         ("data.hash", "f" * 16),
         ("optimizer.beta", 0.2),
         ("model.layers", 4),
@@ -124,6 +124,6 @@ def test_matching_leaves_out_data_and_seed_and_nothing_else():
 
 
 def test_the_name_reads_well_and_ends_in_the_id():
-    assert run_name(BASE) == f"gpt2_small-powerstep-lr1e-03-s1337-{run_id(BASE)}"
+    assert run_name(BASE) == f"gpt2_small-powerstep-lr9e-04-s1337-{run_id(BASE)}"
     assert "-lr1.2e-03-" in run_name(changed("lr", 1.2e-3))
     assert run_dir(BASE) == f"results/tiny/runs/{run_name(BASE)}"

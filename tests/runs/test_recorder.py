@@ -223,3 +223,18 @@ def test_the_summary_names_a_blow_up(made, folder):
         recorder.log({"step": made["warmup_steps"] + 1, "train_loss": 30.7})
         recorder.finish("finished")
     assert summary(folder)["blown_up_at"] == made["warmup_steps"] + 1
+
+
+def test_a_full_disk_frees_the_lock_and_keeps_the_error_that_it_caused(made, folder, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    def fail():
+        with Recorder(folder, made) as recorder:
+            monkeypatch.setattr(record, "write_whole", full)
+            recorder.windows(1, [1.0])
+
+    with pytest.raises(OSError, match="No space left"):
+        fail()
+    assert not is_locked(folder)
+    assert summary(folder)["status"] == "running"  # as a killed run's: it resumes

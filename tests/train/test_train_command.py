@@ -133,6 +133,7 @@ def test_a_failure_keeps_its_traceback_and_can_be_tried_again(command):
         (["model.vocab_size=100"], ["257", "100"]),
         (["model.heads=3"], ["heads", "3"]),
         (["device=cuda"], ["cuda"]),
+        (["results_dir=output.txt"], ["output.txt"]),
     ],
 )
 def test_bad_input_is_one_sentence_and_a_non_zero_code(command, overrides, words):
