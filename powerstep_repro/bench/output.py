@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -116,7 +117,7 @@ def _span(rounds: list[float]) -> str:
 
 
 def _table(title: str, columns: list[str]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for i, column in enumerate(columns):
         table.add_column(column, justify="right" if i else "left", no_wrap=True)
     return table

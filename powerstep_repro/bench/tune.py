@@ -47,6 +47,9 @@ def tune(models: Sequence[str], dtype: str, device: torch.device, seconds: float
         ``rows``: model, kind, candidate, milliseconds in the stream and replayed from a CUDA graph,
         and the former over the floor.
     """
+    from powerstep_repro.optim.fused import launch
+
+    defaults = dict(launch.TUNING)
     jobs = [(kind, c, dtype) for kind, candidates in CANDIDATES.items() for c in candidates]
     # Each in a process that compiles it into Triton's cache, or they would take turns.
     workers = min(12, os.cpu_count() or 1)
@@ -85,6 +88,7 @@ def tune(models: Sequence[str], dtype: str, device: torch.device, seconds: float
                 )
             del steps, graphs
         del tensors
+    launch.TUNING.update(defaults)
     return {"dtype": dtype, "copy_bytes_per_s": bandwidth, "rows": rows}
 
 
