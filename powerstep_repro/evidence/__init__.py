@@ -9,6 +9,7 @@ from powerstep_repro.evidence.cells import (
     hyperparameters,
     n_label,
     rate_label,
+    size_label,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "hyperparameters",
     "n_label",
     "rate_label",
+    "size_label",
 ]

@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 
 from powerstep_repro.config import canonical, expand, flatten
+from powerstep_repro.memory import paper_counts
+from powerstep_repro.models.count import count
+from powerstep_repro.paper import MODELS
 from powerstep_repro.paper.claims import Side
 from powerstep_repro.runs import Loaded, load, select
 from powerstep_repro.tables.statistics import NOT_RUN, Final
@@ -108,6 +111,14 @@ class Cell:
         )
 
     @cached_property
+    def scaled_to(self) -> int | None:
+        """The model's parameters where the profile scales it down or up; None at full size."""
+        if self.model not in MODELS:
+            return None
+        ours = count(self.config["model"]).n_params
+        return None if ours == _full_size(self.model) else ours
+
+    @cached_property
     def outcome(self) -> Outcome:
         """How the runs ended."""
         finals, diverged, unfinished = {}, {}, {}
@@ -173,6 +184,19 @@ class Source:
         models = list(dict.fromkeys(cell.model for cell in missing))
         every = {cell.model for cell in self.cells}
         return self.command(*([f"model={','.join(models)}"] if len(models) < len(every) else []))
+
+
+@lru_cache(maxsize=64)
+def _full_size(model: str) -> int:
+    return paper_counts(model).n_params
+
+
+def size_label(parameters: int) -> str:
+    """Write a number of parameters in three digits: ``2.04B``, ``125k``."""
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if parameters >= unit:
+            return f"{parameters / unit:.3g}{letter}"
+    return str(parameters)
 
 
 def data_label(cells: Sequence[Cell]) -> str:

@@ -12,7 +12,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from powerstep_repro.evidence import Cell, Evidence, Source, data_label, n_label, rate_label
+from powerstep_repro.evidence import (
+    Cell,
+    Evidence,
+    Source,
+    data_label,
+    n_label,
+    rate_label,
+    size_label,
+)
 from powerstep_repro.figures import panels, style
 from powerstep_repro.figures.curves import Curve, read_curve
 from powerstep_repro.paper import FIGURES, MODELS, optimizer_label
@@ -72,11 +80,13 @@ def _fill(ax: Axes, source: Source, lines: Sequence[Line], *command: str, note: 
 
 
 def _note(lines: Sequence[Line]) -> str:
-    """Name the learning rate, where all curves share it, and the number of steps."""
+    """Name the learning rate where curves share it, the steps, and the size where it is scaled."""
     rates = sorted({cell.config["lr"] for *_, cell in lines})
     steps = max(cell.config["steps"] for *_, cell in lines)
     shared = f"lr {rate_label(rates[0])} · " if len(rates) == 1 else ""
-    return f"{shared}{steps:,} steps"
+    sizes = sorted({cell.scaled_to for *_, cell in lines if cell.scaled_to})
+    scaled = "".join(f"scaled to {size_label(size)} parameters\n" for size in sizes)
+    return f"{scaled}{shared}{steps:,} steps"
 
 
 def _by_optimizer(

@@ -33,6 +33,7 @@ _VERDICTS = {
     "not reproduced": "no",
     "inconclusive": "open",
     "not run": "open",
+    "another model": "open",
     "no verdict": "open",
 }
 

@@ -2,7 +2,15 @@
 
 from collections.abc import Sequence
 
-from powerstep_repro.evidence import Cell, Evidence, Source, data_label, n_label, rate_label
+from powerstep_repro.evidence import (
+    Cell,
+    Evidence,
+    Source,
+    data_label,
+    n_label,
+    rate_label,
+    size_label,
+)
 from powerstep_repro.paper import TABLES, model_label, optimizer_label, value
 from powerstep_repro.paper.claims import MARGIN
 from powerstep_repro.tables.compare import (
@@ -13,7 +21,7 @@ from powerstep_repro.tables.compare import (
     judge_collapse,
 )
 from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Entry, Table, plain, signed
-from powerstep_repro.tables.statistics import INCONCLUSIVE, Gap
+from powerstep_repro.tables.statistics import ELSEWHERE, INCONCLUSIVE, Gap
 
 #: What the paper says in the place of a number.
 COLLAPSES = "collapses"
@@ -84,7 +92,10 @@ def _add_model(
         column = _column(name, cell, reference, cell is not None and cell is best, profile)
         for head, entry in column.items():
             rows.setdefault(head, []).append(entry)
-    table.add(f"{model_label(model)}, lr {rate_label(there[0].config['lr'])}")
+    heading = f"{model_label(model)}, lr {rate_label(there[0].config['lr'])}"
+    if there[0].scaled_to:
+        heading += f", scaled to {size_label(there[0].scaled_to)} parameters"
+    table.add(heading)
     for head, entries in rows.items():
         table.add("", head, *entries)
     table.long += [_long(name, cell, reference, profile) for cell in there]
@@ -134,6 +145,8 @@ def _paper_gap(name: str, cell: Cell) -> float | None:
 def _verdict(name: str, cell: Cell, reference: Cell | None) -> str:
     if not cell.outcome.n:
         return cell.outcome.status
+    if cell.scaled_to:
+        return ELSEWHERE
     paper_gap = _paper_gap(name, cell)
     if paper_gap is not None:
         return judge_cell(cell, reference, paper_gap)

@@ -16,6 +16,8 @@ REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
 INCONCLUSIVE = "inconclusive"
 NOT_RUN = "not run"
+#: What was run speaks of another model than the claim: shown, but it settles nothing.
+ELSEWHERE = "another model"
 
 
 @dataclass(frozen=True)
@@ -160,9 +162,9 @@ def same_side(gap: Gap | None, paper_gap: float, margin: float = MARGIN) -> str:
 
 def overall(verdicts: list[str]) -> str:
     """Join the verdicts on a claim's items: one refuted refutes, all that ran must reproduce."""
-    ran = [v for v in verdicts if v != NOT_RUN]
+    ran = [v for v in verdicts if v not in (NOT_RUN, ELSEWHERE)]
     if not ran:
-        return NOT_RUN
+        return INCONCLUSIVE if ELSEWHERE in verdicts else NOT_RUN
     if NOT_REPRODUCED in ran:
         return NOT_REPRODUCED
     return REPRODUCED if all(v == REPRODUCED for v in ran) else INCONCLUSIVE

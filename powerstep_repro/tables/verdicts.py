@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from powerstep_repro.evidence import Cell, Evidence, Source, rate_label
+from powerstep_repro.evidence import Cell, Evidence, Source, rate_label, size_label
 from powerstep_repro.memory import paper_counts
 from powerstep_repro.paper import Claim, model_label, optimizer_label, value
 from powerstep_repro.paper.claims import Side
@@ -24,10 +24,12 @@ from powerstep_repro.tables.compare import (
 from powerstep_repro.tables.losses import variant_label
 from powerstep_repro.tables.model import signed
 from powerstep_repro.tables.statistics import (
+    ELSEWHERE,
     INCONCLUSIVE,
     NOT_REPRODUCED,
     NOT_RUN,
     REPRODUCED,
+    overall,
     slope,
 )
 
@@ -54,7 +56,7 @@ class Judgement:
     @property
     def coverage(self) -> str:
         """How many of the claim's items were run."""
-        ran = sum(item.verdict != NOT_RUN for item in self.items)
+        ran = sum(item.verdict not in (NOT_RUN, ELSEWHERE) for item in self.items)
         return f"{ran} of {len(self.items)}" if len(self.items) > 1 else ""
 
 
@@ -109,7 +111,7 @@ def stood_in(claim: Claim, evidence: Evidence) -> tuple[Source, tuple[str, ...],
         return evidence.source(claim.sweep), claim.models, ""
     (source,) = evidence.sources_or((claim.sweep,), "model=gpt2_small")
     models = tuple(dict.fromkeys(cell.model for cell in source.cells))
-    remark = "" if models == claim.models else ", not the paper's model, so"
+    remark = "" if models == claim.models else "it is not the paper's model"
     return source, models, remark
 
 
@@ -121,10 +123,20 @@ def _items(claim: Claim, evidence: Evidence, decide: Callable, words: Callable) 
         verdict = decide(subject, reference) if ran else NOT_RUN
         text = words(subject, reference) if ran else _why_not(subject, reference)
         if remark and ran:
-            text, verdict = f"{text}; {verdict} there{remark} inconclusive here", INCONCLUSIVE
+            verdict, text = ELSEWHERE, f"{text}; {verdict} there, but {remark}"
+        elif ran:
+            verdict, text = at_full_size(subject, verdict, text)
         gap = gap_of(subject, reference) if ran else None
         items.append(Item(what, verdict, text, gap.n if gap else subject.outcome.n))
     return items
+
+
+def at_full_size(subject: Cell, verdict: str, text: str) -> tuple[str, str]:
+    """Settle nothing where the profile scales the model: the claim is on another one."""
+    if subject.scaled_to is None:
+        return verdict, text
+    size = size_label(subject.scaled_to)
+    return ELSEWHERE, f"{text}; {verdict} there, but the model is scaled to {size} parameters"
 
 
 def _why_not(subject: Cell, reference: Cell | None) -> str:
@@ -154,7 +166,7 @@ JUDGES["majority"] = _parity
 def majority(items: list[Item]) -> str:
     """Judge "typically": true of more than half of all items, or false of at least half."""
     verdicts = [item.verdict for item in items]
-    if all(v == NOT_RUN for v in verdicts):
+    if overall(verdicts) == NOT_RUN:
         return NOT_RUN
     if 2 * verdicts.count(REPRODUCED) > len(items):
         return REPRODUCED
@@ -207,12 +219,12 @@ def _trend(claim: Claim, evidence: Evidence) -> list[Item]:
     gaps = {}
     for _, subject, reference in pairs(claim, source):
         gap = gap_of(subject, reference)
-        if gap is not None:
+        if gap is not None and subject.scaled_to is None:
             gaps[subject.model] = gap
     what = "slope of the gap over log10 of the parameters"
     if len(gaps) < 3:
-        verdict = INCONCLUSIVE if gaps else NOT_RUN
-        return [Item(what, verdict, f"{len(gaps)} of {len(claim.models)} models, 3 are needed")]
+        text = f"{len(gaps)} of {len(claim.models)} models at full size, 3 are needed"
+        return [Item(what, INCONCLUSIVE if gaps else NOT_RUN, text)]
     log10 = sizes(claim.models)
     x, y = [log10[m] for m in gaps], [gap.mean for gap in gaps.values()]
     fit = slope(np.array(x), np.array(y))

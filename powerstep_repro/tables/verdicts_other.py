@@ -16,7 +16,7 @@ from powerstep_repro.tables.statistics import (
     interval,
     order,
 )
-from powerstep_repro.tables.verdicts import Item, judge, pairs
+from powerstep_repro.tables.verdicts import Item, at_full_size, judge, pairs
 
 
 @judge("parity_tuned")
@@ -106,7 +106,7 @@ def _early(claim: Claim, evidence: Evidence) -> list[Item]:
             continue
         gap = interval(np.array([ours[s] - theirs[s] for s in seeds]))
         text = f"gap at {claim.bound:.0%} of the steps {gap_words(gap)}, n = {gap.n}"
-        items.append(Item(what, order(gap), text, gap.n))
+        items.append(Item(what, *at_full_size(subject, order(gap), text), gap.n))
     return items
 
 
@@ -141,7 +141,8 @@ def _speed(claim: Claim, evidence: Evidence) -> list[Item]:
             elif ratio.low > high or ratio.high < low:
                 verdict = NOT_REPRODUCED
         devices = ", ".join(sorted({device for _, device in shared}))
-        items.append(Item(what, verdict, f"{text}, n = {ratio.n} ({devices})", ratio.n))
+        text += f", n = {ratio.n} ({devices})"
+        items.append(Item(what, *at_full_size(subject, verdict, text), ratio.n))
     return items
 
 

@@ -58,15 +58,18 @@ def test_parity_is_refuted_by_divergence_of_every_seed_only(world):
     assert judged("parity", world).verdict == "not reproduced"
 
 
+# Full size for every model: h100 scales the large ones.
+PAPER = {"profile": "paper", "log_interval": 5000, "parquet": False}
+
+
 def test_typically_needs_more_than_half_of_the_six(world):
     models = ("gpt2_small", "gpt2_medium", "qwen3_0_6b", "qwen3_1_7b")
-    for model in models[:3]:
-        add(world, "small", model, "adamw", (3.0, 3.1))
-        add(world, "small", model, "powerstep", (3.0, 3.1), window_noise=0.001)
-    assert judged("parity_typical", world).verdict == "inconclusive"
-    add(world, "small", models[3], "adamw", (3.0, 3.1))
-    add(world, "small", models[3], "powerstep", (3.0, 3.1), window_noise=0.001)
-    assert judged("parity_typical", world).verdict == "reproduced"
+    for count, model in enumerate(models, start=1):
+        for optimizer in ("adamw", "powerstep"):
+            add(world, "small", model, optimizer, (3.0, 3.1), window_noise=0.001, **PAPER)
+        if count >= 3:
+            expected = "inconclusive" if count == 3 else "reproduced"
+            assert judged("parity_typical", world, "paper").verdict == expected
 
 
 @pytest.mark.parametrize(
@@ -80,11 +83,22 @@ def test_typically_needs_more_than_half_of_the_six(world):
 def test_trend_with_scale(world, gaps, verdict):
     models = ("gpt2_small", "gpt2_medium", "qwen3_1_7b", "qwen3_8b")
     for model, gap in zip(models, gaps, strict=True):
-        add(world, "small", model, "adamw", (3.0, 3.1))
-        add(world, "small", model, "powerstep", (3.0 + gap, 3.1 + gap))
-    judgement = judged("no_trend_with_scale", world)
+        add(world, "small", model, "adamw", (3.0, 3.1), **PAPER)
+        add(world, "small", model, "powerstep", (3.0 + gap, 3.1 + gap), **PAPER)
+    judgement = judged("no_trend_with_scale", world, "paper")
     assert judgement.verdict == verdict
     assert "not reproduced by this rule" in judgement.on_paper  # the printed gaps grow
+
+
+def test_a_scaled_model_is_shown_but_settles_nothing(world):
+    for model in ("gpt2_small", "qwen3_8b"):
+        losses = (3.0, 3.1) if model == "gpt2_small" else (9.0, 9.1)
+        add(world, "small", model, "adamw", (3.0, 3.1))
+        add(world, "small", model, "powerstep", losses)
+    judgement = judged("parity", world)
+    assert (judgement.verdict, judgement.coverage) == ("reproduced", "1 of 6")
+    (scaled,) = [item for item in judgement.items if item.verdict == "another model"]
+    assert "not reproduced there, but the model is scaled to " in scaled.evidence
 
 
 def test_others_slower_counts_divergence_and_the_paper_contradicts_itself(world):
@@ -158,7 +172,8 @@ def test_another_model_is_shown_but_settles_nothing(world):
     world.add("gamma", overrides=("model=gpt2_small",), losses=(3.0, 3.1))
     judgement = judged("gamma_robust", world)
     assert judgement.verdict == "inconclusive"
-    assert all("reproduced there, not the paper's model" in i.evidence for i in judgement.items)
+    assert {item.verdict for item in judgement.items} == {"another model"}
+    assert all("reproduced there, but it is not the paper's" in i.evidence for i in judgement.items)
 
 
 def test_parity_at_own_rate_names_the_edge(world):

@@ -1,5 +1,7 @@
 """Guards every figure on runs of known numbers: what is drawn, what is said, what is marked."""
 
+import re
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
@@ -150,8 +152,15 @@ def test_tiny_says_what_it_is_and_prints_its_rate(world, texts):
     world.add("small", {"model": "gpt2_small"}, **tiny)
     said = texts(draw("small", Evidence(world.results, "tiny")))
     assert "PLUMBING CHECK, NO EVIDENCE" in said
-    assert any(text.startswith("lr 1e-3") for text in said)
+    assert any("lr 1e-3" in text for text in said)
     assert "PLUMBING" not in " ".join(texts(draw("small", Evidence(world.results, "h100"))))
+
+
+def test_a_scaled_model_is_named(world, texts):
+    """The panel's title is the paper's model; its note says what was trained in its place."""
+    world.add("large", {"model": "qwen3_32b"}, losses=(3.0,), log_interval=20)
+    said = " ".join(texts(draw("large", Evidence(world.results, "h100"))))
+    assert re.search(r"scaled to [\d.]+[BM] parameters", said)
 
 
 def test_both_codes_are_told_apart_in_one_colour(world):

@@ -131,6 +131,8 @@ def test_nothing_run_is_not_run():
         (["reproduced", "inconclusive"], "inconclusive"),
         (["reproduced", "not reproduced", "inconclusive"], "not reproduced"),
         (["not run", "not run"], "not run"),
+        (["reproduced", "another model"], "reproduced"),
+        (["not run", "another model"], "inconclusive"),
         ([], "not run"),
     ],
 )
