@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from powerstep_repro.evidence import Evidence
+from powerstep_repro.config import compose
+from powerstep_repro.evidence import Evidence, rate_label
 from powerstep_repro.figures import style
 from powerstep_repro.figures.catalogue import CATALOGUE, draw
 from powerstep_repro.figures.curves import mean_over_seeds, read_curve
@@ -152,7 +153,8 @@ def test_tiny_says_what_it_is_and_prints_its_rate(world, texts):
     world.add("small", {"model": "gpt2_small"}, **tiny)
     said = texts(draw("small", Evidence(world.results, "tiny")))
     assert "PLUMBING CHECK, NO EVIDENCE" in said
-    assert any("lr 1e-3" in text for text in said)
+    own = compose(["profile=tiny", "model=gpt2_small"])["lr"]
+    assert any(f"lr {rate_label(own)}" in text for text in said)
     assert "PLUMBING" not in " ".join(texts(draw("small", Evidence(world.results, "h100"))))
 
 
