@@ -69,13 +69,30 @@ def experts_forward(
 def _grouped_linear(rows: Tensor, weights: Tensor, loads: Tensor) -> Tensor:
     """Multiply consecutive blocks of rows, ``loads`` long, by one weight matrix each.
 
-    rows (R, in), weights (E, out, in), loads (E,) with sum R -> (R, out).
+    rows (R, in), weights (E, out, in), loads (E,) with sum R -> (R, out), in autocast's dtype.
     """
     device = rows.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
-    if device == "cuda" and dtype == torch.bfloat16 and hasattr(F, "grouped_mm"):
+    rows, weights = rows.to(dtype), weights.to(dtype)
+    if _has_grouped_kernel(rows, weights):
         ends = loads.cumsum(dim=0, dtype=torch.int32)
-        return F.grouped_mm(rows.to(dtype), weights.to(dtype).transpose(1, 2), offs=ends)
+        return F.grouped_mm(rows, weights.transpose(1, 2), offs=ends)
+    return _looped_linear(rows, weights, loads)
+
+
+def _has_grouped_kernel(rows: Tensor, weights: Tensor) -> bool:
+    if not hasattr(F, "grouped_mm"):  # torch below 2.10
+        return False
+    if rows.device.type == "cpu":
+        # Compiled, it takes bf16 alone.
+        return rows.dtype == torch.bfloat16 or not torch.compiler.is_compiling()
+    # Rows must start at multiples of 16 bytes.
+    aligned = weights.shape[1] % 8 == 0 and weights.shape[2] % 8 == 0
+    return rows.dtype == torch.bfloat16 and rows.device.type == "cuda" and aligned
+
+
+@torch.compiler.disable  # block lengths change with every batch: each would compile anew
+def _looped_linear(rows: Tensor, weights: Tensor, loads: Tensor) -> Tensor:
     # unbind, not indexing: its backward fills one gradient instead of E of them.
     blocks = zip(rows.split(loads.tolist()), weights.unbind(0), strict=True)
     return torch.cat([F.linear(block, weight) for block, weight in blocks])

@@ -10,7 +10,7 @@ from nanogpt.loop import train
 from nanogpt.runtime import Runtime, decay_groups, seeded
 from nanogpt.settings import Settings
 from powerstep_repro.config import compose
-from powerstep_repro.models import build
+from powerstep_repro.models import build, moe
 from powerstep_repro.models.moe import load_balancing_loss
 from powerstep_repro.optim import create
 
@@ -142,6 +142,44 @@ def test_gradients_reach_every_parameter_and_every_expert(small, batch, name):
         # Each expert's slice, each row of any other matrix; byte 256 of the embedding included.
         rows = hit.flatten(1).any(1) if hit.dim() > 1 else hit
         assert rows.all(), key
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_grouped_kernel_and_the_loop_agree(monkeypatch, dtype):
+    """One of them runs here, the other elsewhere; an expert without tokens included."""
+    if not hasattr(F, "grouped_mm"):
+        pytest.skip("this torch has no grouped kernel")
+    generator = torch.Generator().manual_seed(0)
+    loads = torch.tensor([5, 0, 17, 10], dtype=torch.int32)
+    rows = torch.randn(32, 24, generator=generator, dtype=dtype, requires_grad=True)
+    weights = torch.randn(4, 16, 24, generator=generator, dtype=dtype, requires_grad=True)
+
+    def outcome():
+        out = moe._grouped_linear(rows, weights, loads)
+        return out, *torch.autograd.grad(out.square().sum(), (rows, weights))
+
+    grouped = outcome()
+    monkeypatch.delattr(F, "grouped_mm")
+    for a, b in zip(grouped, outcome(), strict=True):
+        assert torch.equal(a, b) or dtype == torch.bfloat16
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", MOE)
+def test_bf16_experts_on_a_gpu(batch, small, name):
+    """The grouped kernel under autocast, plain and compiled, against fp32 on the CPU."""
+    tokens, targets = batch(4, 64)
+    expected = small(name)(tokens, targets)
+    module = small(name).cuda()
+    for model in (module, torch.compile(module)):
+        with torch.autocast("cuda", torch.bfloat16):
+            out = model(tokens.cuda(), targets.cuda())
+        (out.loss + out.aux).backward()
+        assert out.loss.item() == pytest.approx(expected.loss.item(), abs=0.02)
+        assert out.aux.item() == pytest.approx(expected.aux.item(), rel=0.02)
+    assert all(p.grad.isfinite().all() for p in module.parameters())
 
 
 def settings(config, **more):
