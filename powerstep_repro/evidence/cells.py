@@ -38,12 +38,15 @@ class Outcome:
         finals: final losses of the finished runs by seed.
         diverged: the step of divergence by seed.
         unfinished: the step reached so far by seed.
+        blown_up: of finished runs that did worse than a uniform guess after the warm-up, the
+            first such step, by seed.
     """
 
     status: str
     finals: Mapping[int, Final] = field(default_factory=dict)
     diverged: Mapping[int, int] = field(default_factory=dict)
     unfinished: Mapping[int, int] = field(default_factory=dict)
+    blown_up: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -121,7 +124,7 @@ class Cell:
     @cached_property
     def outcome(self) -> Outcome:
         """How the runs ended."""
-        finals, diverged, unfinished = {}, {}, {}
+        finals, diverged, unfinished, blown_up = {}, {}, {}, {}
         for run in self.runs:
             facts = self.loaded.runs.loc[run]
             seed, loss = int(facts["seed"]), _number(facts["final_val_loss"])
@@ -129,6 +132,8 @@ class Cell:
                 diverged[seed] = int(_number(facts["diverged_at"], _number(facts["steps_done"], 0)))
             elif facts["status"] == FINISHED and np.isfinite(loss):
                 finals[seed] = Final(loss, self.loaded.windows(run))
+                if np.isfinite(_number(facts["blown_up_at"])):
+                    blown_up[seed] = int(facts["blown_up_at"])
             else:
                 unfinished[seed] = int(_number(facts["steps_done"], 0))
         kinds = [bool(finals), bool(diverged), bool(unfinished)]
@@ -138,7 +143,7 @@ class Cell:
             status = (FINISHED, DIVERGED, UNFINISHED)[kinds.index(True)]
         else:
             status = FAILED if self.failed else NOT_RUN
-        return Outcome(status, finals, diverged, unfinished)
+        return Outcome(status, finals, diverged, unfinished, blown_up)
 
 
 def _number(value: Any, default: Any = float("nan")) -> float:

@@ -120,6 +120,8 @@ def _column(
     paper, paper_text = paper_cell(name, cell)
     outcome = cell.outcome
     ours = outcome.words() + (f" (n={outcome.n})" if outcome.n else "")
+    if outcome.blown_up:
+        ours += f", blown up at step {min(outcome.blown_up.values()):,}"
     difference = None if paper is None or not outcome.finals else outcome.mean - paper
     gap = gap_of(cell, reference)
     texts = {
@@ -184,7 +186,8 @@ def _notes(evidence: Evidence, sources: Sequence[Source]) -> list[str]:
         f"Gap: final validation loss minus AdamW's, in nats a token, with its 90 % interval over "
         f"shared seeds and validation windows; none for n = 1, which is {INCONCLUSIVE}. A printed "
         f"gap within ±{MARGIN:g} is reproduced by an interval inside ±{MARGIN:g}, one beyond by "
-        "an interval beyond on the same side. Bold: best and no tie."
+        "an interval beyond on the same side. Bold: best and no tie. Blown up: after the warm-up "
+        "a loss exceeded that of a uniform guess by more than a nat."
     ]
     if evidence.profile != "paper":
         notes.append(

@@ -192,6 +192,15 @@ def test_quantization_separates_the_codes(world):
     }
 
 
+def test_a_blow_up_that_stayed_finite_is_said(world):
+    facts = {"summary": {"blown_up_at": 55}}
+    world.add("quant", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(4.15,))
+    released = {"model": "gpt2_small", "optimizer": "adamw_int8_released"}
+    world.add("quant", released, losses=(30.7,), **facts)
+    text = markdown(build("quant_valid", Evidence(world.results, "h100")))
+    assert "| 30.700 (n=1), blown up at step 55 |" in text
+
+
 def test_absolute_differences_only_on_the_papers_profile(world):
     assert "ours − paper" not in markdown(build("valid_small", Evidence(world.results, "h100")))
     hub = {"profile": "paper", "data": ("openwebtext", "2" * 16), "log_interval": 10_000}
