@@ -53,7 +53,9 @@ class LinearCode:
 
     def decode(self, codes: Tensor) -> Tensor:
         """Return codes/levels; the outermost codes give 1 (and -1) exactly."""
-        return codes.float().div_(self.levels)
+        # By a tensor: for a number, torch multiplies by its rounded reciprocal on a GPU.
+        values = codes.float()
+        return values.div_(values.new_full((), self.levels))
 
 
 @dataclass(frozen=True)
