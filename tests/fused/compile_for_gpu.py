@@ -28,8 +28,12 @@ VARIANTS = {
 }  # fmt: skip
 
 
+def entry(variant):
+    return "adamw" if "RULE" in variant else variant["CODE_M"]
+
+
 def compile_variant(variant):
-    tuning = TUNING["adamw" if "RULE" in variant else variant["CODE_M"]]
+    tuning = TUNING[entry(variant)]
     constants = {
         "RULE": "powerstep", "TYPE_P": tl.float32, "CODE_V": "none", "TYPE_V": tl.float32,
         "POWER": "root", "LR_TENSOR": False, "FACTOR": False, "BLOCK": tuning.block, "ROW": 128,
@@ -68,7 +72,9 @@ if __name__ == "__main__":
     for name, variant in VARIANTS.items():
         compiled = compile_variant(variant)
         ptx = compiled.asm["ptx"]
+        tuning = TUNING[entry(variant)]
         report[name] = {
+            "vectors_a_thread": tuning.block // (128 * tuning.warps),
             "vector_loads": len(re.findall(r"\bld\.global\S*\.v[24]\.", ptx)),
             "vector_stores": len(re.findall(r"\bst\.global\S*\.v[24]\.", ptx)),
             "local": len(re.findall(r"\b(?:ld|st)\.local", ptx)),

@@ -22,8 +22,8 @@ CASES = {
 # One of each kind of arithmetic, for tests of what is the same for all rules.
 FEW = {name: CASES[name] for name in ("powerstep", "int8 dynamic", "adamw mixed")}
 
-# Sizes around a quantization block, and around what a program takes (2048, its tail 512).
-SHAPES = [(1,), (127,), (128,), (129,), (3, 171), (2048,), (2050,)]
+# Sizes around a quantization block, and around what a program takes (1024 to 4096, its tail 512).
+SHAPES = [(1,), (127,), (128,), (129,), (3, 171), (2048,), (4099,)]
 
 
 def twins(name, tensors, **hyperparameters):

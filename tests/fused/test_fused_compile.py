@@ -37,16 +37,20 @@ def test_no_spills_and_no_flushing(report):
 
 
 def test_accesses_are_vectors(report):
-    """2048 elements on 128 threads are four vectors a thread for each fp32 or bf16 operand."""
-    assert report["powerstep"]["vector_loads"] == 12
-    assert report["powerstep"]["vector_stores"] == 8
-    for name in ("int8 dynamic", "bfloat16 linear", "adamw dynamic"):
-        assert report[name]["vector_loads"] == 8, name  # four codes are one 32-bit word
-        assert report[name]["vector_stores"] == 4, name
+    """Four elements an access for each fp32 or bf16 operand; four codes are one 32-bit word."""
+    for name, loaded, stored in (
+        ("powerstep", 3, 2),
+        ("int8 dynamic", 2, 1),
+        ("bfloat16 linear", 2, 1),
+        ("adamw dynamic", 2, 1),
+    ):
+        found = report[name]
+        assert found["vector_loads"] == loaded * found["vectors_a_thread"], name
+        assert found["vector_stores"] == stored * found["vectors_a_thread"], name
 
 
 def test_layouts_agree(report):
     """fp32 state needs no exchange between threads; codes only that of a scale a block."""
     assert report["powerstep"]["barriers"] == 0
     assert report["int8 dynamic"]["barriers"] <= 4
-    assert report["adamw dynamic"]["barriers"] <= 8
+    assert report["adamw dynamic"]["barriers"] <= 12

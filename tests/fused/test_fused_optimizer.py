@@ -49,8 +49,9 @@ def close(reference, fused):
 
 
 def test_one_launch_a_group(device, launches):
-    """A program for every 2048 elements begun, whatever the number of tensors."""
-    tensors = random_tensors(device, [(1,), (100,), (2048,), (3, 1000)])
+    """A program for every block of elements begun, whatever the number of tensors."""
+    block = launch.TUNING["none"].block
+    tensors = random_tensors(device, [(1,), (100,), (block,), (3, block // 2)])
     p = [torch.nn.Parameter(t) for t in tensors]
     optimizer = create(
         "powerstep", [{"params": p[:1]}, {"params": p[1:], "lr": 0.1}], implementation="fused"

@@ -39,6 +39,19 @@ def steps(optimizers, tensors, count, grads=random_grads):
             optimizer.step()
 
 
+def two_steps_with_ties(reference, fused, tensors):
+    """Each from equal state, with gradients of low precision.
+
+    Five in a thousand quotients of bfloat16 numbers lie exactly half-way between two codes.
+    """
+    for seed in range(2):
+        set_grads((reference, fused), random_grads(tensors, seed))
+        for optimizer in (reference, fused):
+            optimizer.step()
+        assert_same_state(reference, fused, ties=sum(t.numel() for t in tensors) // 200)
+        fused.load_state_dict(reference.state_dict())
+
+
 @every_case
 def test_parameters_and_state(device, case):
     """Three steps over all odd sizes at once; each from equal state, so errors do not add up."""
@@ -88,8 +101,7 @@ def test_low_precision(device, case, dtype):
     name, hyper = CASES[case]
     tensors = random_tensors(device, dtype=dtype)
     reference, fused = twins(name, tensors, **hyper)
-    steps((reference, fused), tensors, 2)
-    assert_same_state(reference, fused)
+    two_steps_with_ties(reference, fused, tensors)
     a, b = flat(params(reference)).float(), flat(params(fused)).float()
     assert (a != b).sum() <= 5  # the same fp32 value but for an ulp, at a tie of the rounding
     torch.testing.assert_close(a, b, rtol=2 * torch.finfo(dtype).eps, atol=0)
@@ -101,8 +113,7 @@ def test_mixed_dtypes_in_one_group(device, case):
     tensors = random_tensors(device)
     tensors[::2] = [t.bfloat16() for t in tensors[::2]]
     reference, fused = twins(name, tensors, **hyper)
-    steps((reference, fused), tensors, 2)
-    assert_same_state(reference, fused)
+    two_steps_with_ties(reference, fused, tensors)
     for p, q in zip(params(reference), params(fused), strict=True):
         torch.testing.assert_close(
             p, q, rtol=1e-2 if p.dtype == torch.bfloat16 else 1e-6, atol=1e-9

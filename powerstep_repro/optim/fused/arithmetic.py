@@ -1,8 +1,9 @@
 """Elementwise arithmetic of the fused kernels: signed power, and the two 8-bit codes.
 
-Everything here is built from operations that round the same way on every device (no approximate
-``log2`` or ``exp2`` instruction, no implicit multiply-add), so that a kernel interpreted on a CPU
-computes what the compiled one does. Blocks are fp32, of shape (rows, row length), in registers.
+All but the fast forms of the power is built from operations that round the same way on every
+device (no approximate ``log2`` or ``exp2`` instruction, no implicit multiply-add), so that a kernel
+interpreted on a CPU computes what the compiled one does. Blocks are fp32, of shape (rows, row
+length), in registers.
 """
 
 import os
@@ -39,7 +40,8 @@ def signed_power(x, beta, POWER: tl.constexpr, FAST: tl.constexpr):
         beta: Exponent; unused for ``sign`` and ``identity``.
         POWER: "sign" (beta = 0), "identity" (beta = 1), "root" (0 < beta <= 0.8: no finite x but
             zero has a subnormal result) or "any".
-        FAST: Take the hardware's log2 (1), and its exp2 too (2): up to 2.5 ulp more.
+        FAST: Take the hardware's log2 (1): up to 2.8*beta ulp more. Its exp2 too (2): up to
+            2.5 ulp more for beta <= 0.1.
     """
     if POWER == "identity":
         return x

@@ -34,7 +34,8 @@ class Tuning:
         block: Elements a program: a power of two, at least ``TAIL``.
         warps: Warps a program.
         evict: Eviction policy of loads and stores, "" or "evict_first".
-        fast: Hardware instructions in the signed power: 0 none, 1 log2, 2 log2 and exp2.
+        fast: Hardware instructions in the signed power: 0 none, 1 log2, 2 log2 and exp2; for
+            β <= 1/2, where log2 adds 1.4 ulp at most.
     """
 
     block: int = 2048
@@ -44,7 +45,13 @@ class Tuning:
 
 
 # By the code of the first moment ("none" is fp32), and for the rule that has two quantized ones.
-TUNING = {"none": Tuning(), "linear": Tuning(), "dynamic": Tuning(), "adamw": Tuning()}
+# The fastest on an H100 (docs/performance.md). Only the dynamic code is worth a less exact power.
+TUNING = {
+    "none": Tuning(block=1024),
+    "linear": Tuning(block=4096, warps=8),
+    "dynamic": Tuning(fast=1),
+    "adamw": Tuning(warps=8),
+}
 
 
 # Tables of past launches: they go with their optimizer.
@@ -110,7 +117,7 @@ def step(
         "BLOCK": tuning.block,
         "ROW": block_size,
         "EVICT": tuning.evict,
-        "FAST": tuning.fast,
+        "FAST": tuning.fast if b <= 0.5 else 0,
         "TAIL": TAIL,
         "num_warps": tuning.warps,
         "enable_fp_fusion": False,
