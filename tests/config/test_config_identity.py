@@ -124,6 +124,6 @@ def test_matching_leaves_out_data_and_seed_and_nothing_else():
 
 
 def test_the_name_reads_well_and_ends_in_the_id():
-    assert run_name(BASE) == f"gpt2_small-powerstep-lr9e-04-s1337-{run_id(BASE)}"
+    assert run_name(BASE) == f"gpt2_small-powerstep-lr7e-04-s1337-{run_id(BASE)}"
     assert "-lr1.2e-03-" in run_name(changed("lr", 1.2e-3))
     assert run_dir(BASE) == f"results/tiny/runs/{run_name(BASE)}"
