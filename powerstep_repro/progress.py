@@ -2,6 +2,7 @@
 
 import sys
 import time
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +24,7 @@ class Progress:
         self._live: RichProgress | None = None
         self._task = None
         self._loss = self._seconds = None
+        self._val = ""
         self._printed = -_LINE_INTERVAL_S
         self._first = True
 
@@ -76,8 +78,11 @@ class Progress:
 
     def _text(self, row: dict[str, Any], steps: int) -> str:
         speed = row["tokens_per_s"] * (row["step_ms"] / 1e3) / self._seconds
-        left = time.strftime("%H:%M:%S", time.gmtime((steps - row["step"]) * self._seconds))
-        val = f"  val {row['val_loss']:.4f}" if "val_loss" in row else ""
+        left = timedelta(seconds=round((steps - row["step"]) * self._seconds))
+        if "val_loss" in row:
+            self._val = f"  val {row['val_loss']:.4f}"
+        # The live line keeps the last evaluation in sight; a plain one says it once.
+        val = self._val if self._live is not None or "val_loss" in row else ""
         return f"loss {self._loss:.4f}{val}  {speed:,.0f} tokens/s  ETA {left}"
 
     def _say(self, line: str) -> None:
