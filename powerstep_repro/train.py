@@ -50,6 +50,8 @@ def main() -> int:
         overrides = [argument for argument in arguments if argument not in options]
         _check(overrides, multirun=bool(options))
         sys.argv[1:] = options + overrides  # argparse takes no overrides on both sides of an option
+    else:  # an option's own value, as in --cfg job, has no equals sign
+        _check([a for a in arguments if "=" in a and a not in options], multirun=False)
 
     codes: list[int] = []
 
@@ -63,7 +65,10 @@ def main() -> int:
             # Composed anew, so that a run is the same run however it was started.
             codes.append(run(compose(overrides)))
 
-    job()
+    try:
+        job()
+    except ValueError as error:  # Hydra's word on options that do not go together
+        raise UserError(str(error)) from None
     return _overall(codes)
 
 

@@ -127,6 +127,8 @@ def test_a_failure_keeps_its_traceback_and_can_be_tried_again(command):
         (["optimizer=adamv"], ["'adamv'", "'adamw'"]),
         (["steps=0"], ["steps", "got 0"]),
         (["--lr=1e-3"], ["--lr=1e-3", "write lr=1e-3"]),
+        (["--cfg", "job", "optimizer.bta=1"], ["optimizer.bta", "optimizer.beta"]),
+        (["--cfg", "job", "-m"], ["--cfg", "--multirun"]),
         (["data.path=nowhere.txt"], ["nowhere.txt"]),
         (["data=tokens", "data.path=nowhere"], ["nowhere"]),
         (["context=50000"], ["50000", "too few"]),
