@@ -117,8 +117,15 @@ def test_a_run_killed_from_outside_is_resumed_but_not_for_ever(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_sweep_lets_its_runs_save_and_goes_on_later(tmp_path, number):
-    process = start_sweep(tmp_path, 2, 4, "steps=20", "pause=0.05", "save=1000")
-    wait_for(lambda: len(events(tmp_path, "end")) >= 1 and len(events(tmp_path, "start")) >= 3)
+    process = start_sweep(tmp_path, 2, 4, "steps=20", "pause=0.1", "save=1000")
+
+    def third_is_under_way():
+        # Its first row, not its start alone: a run that is cut before it has nothing to save.
+        starts = events(tmp_path, "start")
+        ended = events(tmp_path, "end")
+        return ended and starts[2:] and (tmp_path / starts[2]["run"] / "metrics.jsonl").exists()
+
+    wait_for(third_is_under_way)
     process.send_signal(number)
     out, _ = process.communicate(timeout=10)
     assert process.returncode == 128 + number, out
