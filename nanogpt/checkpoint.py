@@ -83,13 +83,14 @@ class CheckpointStore:
         Each damaged one that is passed over is named in a warning.
 
         Raises:
-            InputError: The newest valid one is of another format or configuration.
+            InputError: The newest valid one is of another format or configuration, or none of
+                ours at all.
         """
         for path in self._newest_first():
             if reason := _damage(path):
                 warnings.warn(f"checkpoint {path} is passed over: {reason}", stacklevel=2)
                 continue
-            payload = torch.load(path, map_location="cpu", weights_only=True)
+            payload = _read(path)
             self._check(path, payload)
             return payload["step"], payload["state"]
         return None
@@ -173,6 +174,19 @@ def _damage(path: Path) -> str | None:
     if digest.hexdigest()[:DIGITS] != NAME.fullmatch(path.name)[2]:
         return "its content does not match the digest in its name (cut or altered)"
     return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Load an undamaged file; nothing in it is ever run."""
+    try:
+        payload = torch.load(path, map_location="cpu", weights_only=True)
+        payload["format"]
+    except Exception as error:  # torch has many kinds for it, and advice that we do not pass on
+        raise InputError(
+            f"checkpoint {path} is none of this project: it cannot be loaded as plain types and "
+            f"tensors ({type(error).__name__}), and nothing else is"
+        ) from error
+    return payload
 
 
 def _sync_folder(folder: Path) -> None:

@@ -56,6 +56,12 @@ class TokenData:
                     f"the description of the data in {self.folder} has {key} = {meta[key]!r}; "
                     "it must be a whole number, at least 1"
                 )
+        for key in ("name", "dtype", "hash"):
+            if not isinstance(meta[key], str):
+                raise InputError(
+                    f"the description of the data in {self.folder} has {key} = {meta[key]!r}; "
+                    "it must be a text"
+                )
         if meta["dtype"] not in DTYPES:
             raise InputError(
                 f"the data in {self.folder} has dtype {meta['dtype']!r}; "

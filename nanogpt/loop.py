@@ -247,6 +247,12 @@ class _Run:
             )
         if found is None:
             return Progress(0, None, None)
+        there, here = _shapes(state["model"]), _shapes(self.model.state_dict())
+        if differing := [name for name in there | here if there.get(name) != here.get(name)]:
+            raise InputError(
+                f"the checkpoint of step {step} in {self.checkpoints.folder} is of another model: "
+                f"it differs in {', '.join(differing)}"
+            )
         live = [dict(group) for group in self.optimizer.param_groups]
         saved = state["optimizer"]["param_groups"]
         if [g.get("param_names") for g in live] != [g.get("param_names") for g in saved]:
@@ -283,6 +289,10 @@ class _Run:
                 problem = str(error)
         if problem := self.runtime.from_main(problem):
             raise CheckpointError(problem)
+
+
+def _shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in state.items()}
 
 
 def _one_ahead(draw: Callable[[int], Any], first: int, last: int) -> Iterator[tuple[int, Any]]:

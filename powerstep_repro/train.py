@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 from nanogpt.errors import CheckpointError, InputError, OutOfMemory
 from powerstep_repro.config import CONF, axes, compose, identity_view, product, run_dir, with_data
 from powerstep_repro.errors import UserError, exit_on_user_error
-from powerstep_repro.runs.files import ENDED, ERROR, SUMMARY, read_json
+from powerstep_repro.runs.files import ENDED, ERROR, read_summary
 
 # What each of these says is meant for the user as it stands.
 EXPECTED = (UserError, InputError, OutOfMemory, CheckpointError)
@@ -140,7 +140,7 @@ def run(config: dict[str, Any]) -> int:
         data = resolve(config["data"], config["data_dir"])
         config = with_data(config, data.hash, data.name)
         folder = Path(run_dir(config))
-        summary = read_json(folder / SUMMARY)
+        summary = read_summary(folder)
         if summary.get("status") in ENDED:
             if rank == 0:
                 print(f"already {_outcome(summary, folder)}")
@@ -164,9 +164,9 @@ def _outcome(summary: dict[str, Any], folder: Path) -> str:
     """One line on how a run ended."""
     loss = summary.get("final_val_loss")
     if summary["status"] == "diverged":
-        result = f"diverged at step {summary['diverged_at']}"
+        result = f"diverged at step {summary.get('diverged_at')}"
     else:
-        result = f"{summary['status']} at step {summary['steps']}"
+        result = f"{summary['status']} at step {summary.get('steps')}"
         result += "" if loss is None else f", validation loss {loss:.4f}"
     if summary.get("blown_up_at"):
         result += f", blown up at step {summary['blown_up_at']}"
@@ -194,7 +194,7 @@ def _train(config: dict[str, Any], data: Any, folder: Path, rank: int) -> int:
                 diverged_at=result.diverged_at,
                 **facts,
             )
-            print(_outcome(read_json(folder / SUMMARY), folder))
+            print(_outcome(read_summary(folder), folder))
     return 128 + result.signal if result.signal else 0
 
 

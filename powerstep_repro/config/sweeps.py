@@ -65,7 +65,7 @@ def load_sweep(name: str) -> dict[str, Any]:
     try:
         # OmegaConf reads 6e-4 as a number, which plain YAML does not.
         content = OmegaConf.to_container(OmegaConf.load(path))
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or not isinstance(content.get("runs"), list):
         raise UserError(f"{path} must hold a list 'runs' of grids: runs: [{{grid: {{...}}}}]")

@@ -54,7 +54,7 @@ def prepare(
     if name == "tokens":
         name = declared.get("name", folder.name)
     dtype = declared.get("dtype", config.get("dtype", "uint16"))
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise UserError(f"the tokens' dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     key = json.dumps([str(folder), stats, declared, name, dtype], sort_keys=True)
     view = data_dir / f"tokens-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -97,6 +97,8 @@ def _describe(folder: Path, name: str, dtype: str, declared: dict) -> dict:
         found["largest"] = max(found["largest"], largest)
     # Without a description, the vocabulary is at least what the files use.
     vocab_size = declared.get("vocab_size") or found["largest"] + 1
+    if type(vocab_size) is not int:
+        raise UserError(f"{folder / 'meta.json'} has vocab_size {vocab_size!r}, no whole number")
     if (largest := found.pop("largest")) >= vocab_size:
         raise UserError(
             f"the token files in {folder} hold id {largest}, beyond their vocabulary of "

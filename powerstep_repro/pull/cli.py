@@ -22,7 +22,7 @@ from powerstep_repro.errors import UserError
 from powerstep_repro.pull.convert import convert, outcome
 from powerstep_repro.pull.place import put, rows_in
 from powerstep_repro.pull.remote import RemoteRun, runs_of
-from powerstep_repro.runs.files import SUMMARY, read_json
+from powerstep_repro.runs.files import read_summary
 from powerstep_repro.runs.loading import check_config
 from powerstep_repro.runs.record import is_locked
 
@@ -185,6 +185,6 @@ def _enough(
     """Whether what is there is as good as what W&B has."""
     if there is None or rows is None or there < rows:
         return False
-    summary = read_json(place / SUMMARY)
+    summary = read_summary(place)
     # Pulled from the same run before, which has ended since without another row.
     return summary.get("pulled_from") != remote.path or summary.get("status") == status

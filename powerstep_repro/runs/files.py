@@ -20,6 +20,13 @@ LOCK = ".lock"
 ENDED = ("finished", "diverged")
 
 _WHOLE = ("step", "tokens")
+# What a summary counts or measures, as far as anything reckons with it or prints it.
+_SUMMARY_NUMBERS = frozenset(
+    {
+        *("steps", "starts", "wall_s", "final_val_loss", "final_train_loss", "diverged_at"),
+        *("blown_up_at", "n_params", "optimizer_state_bytes", "peak_memory_bytes"),
+    }
+)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -45,6 +52,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """Read a run's summary: empty if damaged, without what is no number and should be one."""
+    return {
+        key: value
+        for key, value in read_json(run_dir / SUMMARY).items()
+        if key not in _SUMMARY_NUMBERS or type(value) in (int, float)
+    }
+
+
 def jsonl_rows(path: Path) -> tuple[dict[int, bytes], int]:
     """Read a metrics log as one history.
 
@@ -54,7 +70,7 @@ def jsonl_rows(path: Path) -> tuple[dict[int, bytes], int]:
 
     Returns:
         ``{step: line}`` in the order of steps, of doubled rows the last; and how many lines were
-        no rows, the last one not counted if it is merely cut.
+        no rows of numbers, the last one not counted if it is merely cut.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -66,14 +82,26 @@ def jsonl_rows(path: Path) -> tuple[dict[int, bytes], int]:
         if not line.strip():
             continue
         try:
-            step = json.loads(line)["step"]
-        except (ValueError, TypeError, KeyError):
-            step = None
-        if isinstance(step, int) and not isinstance(step, bool):
-            rows[step] = line
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if _is_row(row):
+            rows[row["step"]] = line
         elif number < len(lines):
             bad += 1
     return dict(sorted(rows.items())), bad
+
+
+def _is_row(value: Any) -> bool:
+    """Whether a line of a log holds what we write there: numbers by name, a whole step first."""
+    if not isinstance(value, dict) or type(value.get("step")) is not int:
+        return False
+    return all(
+        item is None
+        or (type(item) is int and abs(item) < 2**63)
+        or (type(item) is float and name not in _WHOLE)
+        for name, item in value.items()
+    )
 
 
 def frame_of_rows(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:

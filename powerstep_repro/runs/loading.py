@@ -22,6 +22,7 @@ from powerstep_repro.runs.files import (
     read_json,
     read_jsonl,
     read_parquet,
+    read_summary,
 )
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,12 @@ _NUMBER_COLUMNS = (
     "wall_s",
 )
 _NEEDED = ("profile", "model", "optimizer", "data", "lr", "seed", "steps")
+# Whoever works with these relies on their type.
+_TYPES = {
+    "whole number": (int, ("seed", "steps", "batch", "context")),
+    "number": (int | float | str, ("lr",)),  # YAML takes a hand-written 6e-4 for a string
+    "text": (str, ("profile", "model.name", "optimizer.name", "data.name", "data.hash")),
+}
 # libyaml's reader where PyYAML has it: several times faster, the same result.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -162,10 +169,16 @@ def check_config(config: Any) -> None:
     for section in ("model", "optimizer", "data"):
         if not isinstance(config[section], dict) or "name" not in config[section]:
             raise ValueError(f"{CONFIG} has no {section}.name")
+    flat = dict(flatten(config))
+    for what, (types, keys) in _TYPES.items():
+        for key in keys:
+            value = flat.get(key)
+            if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
+                raise ValueError(f"{CONFIG} has {key} = {value!r}, which is no {what}")
 
 
 def _row(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    summary = read_json(path / SUMMARY)
+    summary = read_summary(path)
     row = dict(flatten(config)) | {"path": str(path), "device": None}
     row["steps_done"] = summary.pop("steps", None)
     return row | dict(flatten(summary))

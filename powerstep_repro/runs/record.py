@@ -33,6 +33,7 @@ from powerstep_repro.runs.files import (
     WINDOWS,
     jsonl_rows,
     read_json,
+    read_summary,
     write_parquet,
     write_whole,
 )
@@ -126,7 +127,7 @@ class Recorder:
             write_whole(self.run_dir / CONFIG, text.encode())
             for name in (PARQUET, ERROR):  # of an earlier end that no longer holds
                 (self.run_dir / name).unlink(missing_ok=True)
-            self.previous = read_json(self.run_dir / SUMMARY)
+            self.previous = read_summary(self.run_dir)
             self._began = time.monotonic()
             self._summary = {
                 "started": self.previous.get("started") or _now(),

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from powerstep_repro.runs import is_locked
-from powerstep_repro.runs.files import ENDED, METRICS, SUMMARY, read_json
+from powerstep_repro.runs.files import ENDED, METRICS, read_summary
 
 # What a sweep does with a run, by what is found on disk.
 NEW, RESUME, RETRY, DONE, BUSY = "new", "resume", "retry", "done", "busy"
@@ -31,7 +31,7 @@ def classify(run_dir: Path) -> tuple[str, dict]:
     Finished and diverged runs are DONE: both are results. A run that says "running" while nobody
     holds its lock was killed, and resumes like an interrupted one.
     """
-    summary = read_json(run_dir / SUMMARY)
+    summary = read_summary(run_dir)
     status = summary.get("status")
     if status in ENDED:
         return DONE, summary

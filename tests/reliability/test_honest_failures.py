@@ -5,7 +5,9 @@ ends, bit for bit.
 """
 
 import errno
+import hashlib
 import os
+import pickle
 import resource
 import shutil
 import signal
@@ -19,6 +21,7 @@ from reliability_kit import (
     checkpoints,
     differences,
     fill_disk,
+    kill,
     left,
     newest_state,
     rows,
@@ -180,6 +183,45 @@ def test_a_checkpoint_of_an_older_version_is_refused(harness):
     (harness.run() / "summary.json").unlink()
     assert harness(*RUN) == 1
     assert "has format 0; this version reads 1" in the_error(harness)
+
+
+def renamed_parameter(pipe) -> None:
+    """A version of the model that calls a layer by another name."""
+    from nanogpt.model import GPT
+
+    make = GPT.__init__
+
+    def make_and_rename(self, *arguments):
+        make(self, *arguments)
+        self.final = self._modules.pop("ln_f")
+
+    GPT.__init__ = make_and_rename
+    GPT.ln_f = property(lambda self: self.final)
+
+
+def test_a_checkpoint_of_another_versions_model_is_refused_with_the_names(harness):
+    accident = partial(at_checkpoint, "renamed", 1, kill)
+    assert harness(*RUN, accident=accident) == -signal.SIGKILL
+    assert harness(*RUN, accident=renamed_parameter) == 1
+    assert "is of another model: it differs in ln_f.weight, final.weight" in the_error(harness)
+
+
+class Malice:
+    """What a pickle may hold: a call that unpickling makes."""
+
+    def __reduce__(self):
+        return os.mkdir, ("was-unpickled",)
+
+
+@pytest.mark.parametrize("content", [pickle.dumps(Malice()), b"no checkpoint", pickle.dumps([])])
+def test_a_strangers_checkpoint_is_refused_and_never_run(harness, content):
+    accident = partial(at_checkpoint, "renamed", 1, kill)
+    assert harness(*RUN, accident=accident) == -signal.SIGKILL
+    name = f"step-00000005-{hashlib.sha256(content).hexdigest()[:16]}.pt"
+    (harness.run() / "checkpoints" / name).write_bytes(content)
+    assert harness(*RUN) == 1
+    assert f"{name} is none of this project" in the_error(harness)
+    assert not (harness.folder / "was-unpickled").exists()
 
 
 def test_a_damaged_newest_checkpoint_costs_steps_but_no_bit(harness, whole):
