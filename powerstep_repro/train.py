@@ -136,8 +136,13 @@ def run(config: dict[str, Any]) -> int:
     folder = None
     try:
         from powerstep_repro.data import resolve
+        from powerstep_repro.models.architecture import check
 
         data = resolve(config["data"], config["data_dir"])
+        # Before there is a folder: what cannot be built is no run.
+        check(config["model"])
+        data.check_vocabulary(config["model"]["vocab_size"])
+        data.check_context(config["context"])
         config = with_data(config, data.hash, data.name)
         folder = Path(run_dir(config))
         summary = read_summary(folder)
@@ -211,9 +216,6 @@ def _compute(config: dict[str, Any], data: Any, folder: Path, recorder: Any) -> 
     from powerstep_repro.progress import Progress
     from powerstep_repro.runs import provenance
 
-    # Before the model is built, which a wrong context may make too large to build.
-    data.check_vocabulary(config["model"]["vocab_size"])
-    data.check_context(config["context"])
     names = ("device", "precision", "deterministic", "compile")
     with Runtime(**{name: config[name] for name in names}) as runtime, Progress() as progress:
         seeded(config["seed"])

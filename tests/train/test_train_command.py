@@ -157,7 +157,8 @@ def test_help_names_groups_keys_and_examples(command):
 def test_multirun_runs_every_job_and_fails_if_one_did(command):
     assert command("-m", "context=50000,16") == 1
     assert "1 of 2 jobs failed: #0" in command.said
-    assert sorted(summary(run)["status"] for run in command.runs) == ["failed", "finished"]
+    # The context that the data cannot fill was refused before it had a folder.
+    assert [summary(run)["status"] for run in command.runs] == ["finished"]
     names = {path.name for path in command.folder.iterdir()}
     assert names == {"results", "data", "outputs", "output.txt"}
 
