@@ -97,9 +97,8 @@ class Trainings:
             time.sleep(POLL_S)
         process.kill()
         if process.wait() != -signal.SIGKILL or self.rows(results) < step:
-            sys.exit(
-                f"not killed after step {step}:\n{(self.folder / f'{results}.txt').read_text()}"
-            )
+            said = (self.folder / f"{results}.txt").read_text()
+            sys.exit(f"it was not killed after step {step}:\n{said}")
         return self.rows(results)
 
     def rows(self, results: str) -> int:
