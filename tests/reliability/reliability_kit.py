@@ -15,6 +15,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from powerstep_repro.config import compose
+
 PATIENCE_S = 120
 TIMING = ("step_ms", "tokens_per_s")
 SMALL = (
@@ -48,7 +50,8 @@ class Harness:
         """Start a process that trains the runs, each given by its overrides."""
         data = ("data=text", f"data.path={self.text}", f"data_dir={self.text.parent}/data")
         settings = [*SMALL, *data]
-        return Child(self.folder, [[*settings, *overrides] for overrides in runs], accident)
+        # Composed here, where Hydra's part is done once for all of them.
+        return Child(self.folder, [compose([*settings, *each]) for each in runs], accident)
 
     def __call__(self, *overrides: str, accident=None) -> int:
         """Train one run to its end; returns the exit code."""
@@ -95,17 +98,15 @@ class Child:
         return self.process.exitcode
 
 
-def _train(pipe, folder: Path, runs: list[list[str]], accident) -> None:
+def _train(pipe, folder: Path, configs: list[dict], accident) -> None:
     os.chdir(folder)
     descriptor = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     torch.set_num_threads(1)
-    from powerstep_repro.config import compose
     from powerstep_repro.errors import exit_on_user_error
     from powerstep_repro.train import run
 
-    configs = [compose(overrides) for overrides in runs]
     if accident:
         accident(pipe)
     exit_on_user_error(lambda: max(map(run, configs)))

@@ -62,9 +62,9 @@ def test_killed_from_outside_and_within_a_checkpoint(harness, chance, run):
 
 
 def test_a_log_is_one_history_after_any_number_of_kills(harness, chance):
-    run = (*GPT2, "optimizer=powerstep", "steps=24", "checkpoint_interval=2")
+    run = (*GPT2, "optimizer=powerstep", "steps=20", "checkpoint_interval=2")
     kills, first = 0, 1
-    while first <= 22:
+    while first <= 18:
         kill_from_outside(harness, run, chance, first)
         kills += 1
         steps = [row["step"] for row in rows(harness.run())]
@@ -82,7 +82,7 @@ def test_killed_at_any_act_on_the_file_system(harness, chance):
     assert harness(*run, "results_dir=results_whole") == 0, harness.said
     whole = left(harness.run("results_whole"))
     kills, ends = [], 0
-    while len(kills) < 12 or ends < 2:
+    while len(kills) < 10 or ends < 2:
         act, results = chance.randint(1, 50), f"results_{ends}"
         child = harness.start(
             (*run, f"results_dir={results}"), accident=partial(at_file_act, act, kill)

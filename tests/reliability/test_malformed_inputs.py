@@ -53,11 +53,11 @@ def assert_honest(answer, arguments):
 @pytest.mark.parametrize(
     ("command", "arguments", "examples"),
     [
-        ("train", (*TRAIN, *TEXT), 30),
+        ("train", (*TRAIN, *TEXT), 20),
         ("sweep", ("beta", "--dry-run", *TRAIN, *TEXT), 30),
         ("prepare", ("text", "path=text.txt", "workers=1"), 30),
-        ("table", ("hyperparameters",), 20),
-        ("plot", ("spt",), 8),
+        ("table", ("hyperparameters",), 12),
+        ("plot", ("spt",), 3),
         ("memory", ("--model", "gpt2_small"), 20),
         ("pull", ("someone/something", "--dry-run"), 20),
     ],
