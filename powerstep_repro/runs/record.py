@@ -37,6 +37,7 @@ from powerstep_repro.runs.files import (
     write_parquet,
     write_whole,
 )
+from powerstep_repro.runs.loading import check_config
 
 # Another process may look at the lock for a moment, or be on its way out.
 _LOCK_PATIENCE_S = 2.0
@@ -192,10 +193,9 @@ class Recorder:
         path = self.run_dir / CONFIG
         try:
             there = yaml.safe_load(path.read_text())
+            check_config(there)
         except (OSError, ValueError, yaml.YAMLError):
-            return  # missing, or cut by hand: written anew
-        if not isinstance(there, dict):
-            return
+            return  # missing, or no run's config, cut by hand: written anew
         old, new = identity_view(there), identity_view(self.config)
         if canonical(old) != canonical(new):
             flat_old, flat_new = dict(flatten(old)), dict(flatten(new))
