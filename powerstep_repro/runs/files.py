@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,15 +19,17 @@ WINDOWS = "windows.json"
 ERROR = "error.txt"
 LOCK = ".lock"
 ENDED = ("finished", "diverged")
+STATES = ("running", *ENDED, "failed", "interrupted")
 
 _WHOLE = ("step", "tokens")
 # What a summary counts or measures, as far as anything reckons with it or prints it.
 _SUMMARY_NUMBERS = frozenset(
     {
         *("steps", "starts", "wall_s", "final_val_loss", "final_train_loss", "diverged_at"),
-        *("blown_up_at", "n_params", "optimizer_state_bytes", "peak_memory_bytes"),
+        *("blown_up_at", "n_params", "optimizer_state_bytes", "peak_memory_bytes", "world_size"),
     }
 )
+_SUMMARY_TEXTS = frozenset({"device", "git_revision", "updated"})
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -53,11 +56,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Read a run's summary: empty if damaged, without what is no number and should be one."""
+    """Read a run's summary: empty if damaged, without fields that are not of their type."""
     return {
         key: value
         for key, value in read_json(run_dir / SUMMARY).items()
-        if key not in _SUMMARY_NUMBERS or type(value) in (int, float)
+        if not (key in _SUMMARY_NUMBERS and type(value) not in (int, float))
+        and not (key in _SUMMARY_TEXTS and not isinstance(value, str))
+        and not (key == "status" and value not in STATES)
     }
 
 
@@ -127,15 +132,25 @@ def read_jsonl(path: Path) -> tuple[pd.DataFrame, int]:
 
 
 def read_parquet(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
-    """Read a Parquet log; columns that it lacks are left out.
+    """Read a Parquet log, each step once and in order; columns that it lacks are left out.
 
     Raises:
-        OSError, pyarrow.ArrowInvalid: The file is missing or damaged.
+        OSError, pyarrow.ArrowInvalid: The file is missing or damaged, or is no log of numbers.
     """
     with pq.ParquetFile(path) as file:
         there = file.schema_arrow.names
         wanted = there if columns is None else [name for name in columns if name in there]
-        return file.read(columns=wanted).to_pandas()
+        frame = file.read(columns=list({"step", *wanted} & {*there})).to_pandas()
+    if "step" not in frame or not pd.api.types.is_integer_dtype(frame["step"]):
+        raise pa.ArrowInvalid("no column of whole steps")
+    try:
+        for name in frame.select_dtypes(exclude="number"):
+            frame[name] = pd.to_numeric(frame[name]).astype("float64")
+    except (TypeError, ValueError):
+        raise pa.ArrowInvalid(f"column {name} holds what is no number") from None
+    if not (np.diff(frame["step"]) > 0).all():
+        frame = frame.drop_duplicates("step", keep="last").sort_values("step", ignore_index=True)
+    return frame[wanted]
 
 
 def write_parquet(run_dir: Path) -> None:

@@ -1,6 +1,7 @@
 """Runs found again: a table of runs, and their histories, read as they are needed."""
 
 import logging
+import math
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import yaml
 
+from powerstep_repro.config.identity import canonical
 from powerstep_repro.config.validate import flatten
 from powerstep_repro.runs.files import (
     CONFIG,
@@ -43,6 +45,8 @@ _NUMBER_COLUMNS = (
     "lr",
     "seed",
     "steps",
+    "batch",
+    "context",
     "steps_done",
     "final_val_loss",
     "final_train_loss",
@@ -54,6 +58,8 @@ _NUMBER_COLUMNS = (
     "wall_s",
 )
 _NEEDED = ("profile", "model", "optimizer", "data", "lr", "seed", "steps")
+# Of the keys below: what is not there before the data set is known, or in configs by hand.
+_MAY_LACK = ("data.hash", "batch", "context")
 # Whoever works with these relies on their type.
 _TYPES = {
     "whole number": (int, ("seed", "steps", "batch", "context")),
@@ -75,17 +81,21 @@ class Loaded:
             ``steps_done`` (``steps`` is the config's), and its device's name, which stands in the
             place of the config's ``device``.
         configs: Each run's nested config.
-        problems: One sentence for every directory that was skipped or only partly readable.
+        problems: One sentence for every directory that was skipped or only partly readable; more
+            are found as histories are read.
+        damaged: Names of the directories that were skipped because their config is no run's.
     """
 
     runs: pd.DataFrame
     configs: dict[str, dict[str, Any]]
     problems: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
 
     def _path(self, run: str) -> Path:
         return Path(self.runs.at[run, "path"])
 
-    def _problem(self, sentence: str) -> None:
+    def problem(self, sentence: str) -> None:
+        """Note what is wrong with a run's files, and warn of it, once."""
         if sentence not in self.problems:
             self.problems.append(sentence)
             logger.warning("%s", sentence)
@@ -108,19 +118,30 @@ class Loaded:
             try:
                 frame = read_parquet(path / PARQUET, columns)
             except (OSError, pa.ArrowException) as error:
-                self._problem(f"{path / PARQUET} cannot be read ({error}): the jsonl is used")
+                reason = str(error).partition("\n")[0]
+                self.problem(f"{path / PARQUET} cannot be read ({reason}): the jsonl is used")
         if frame is None:
             frame, bad = read_jsonl(path / METRICS)
             if bad:
-                self._problem(f"{path / METRICS} has {bad} lines that are no rows: left out")
+                self.problem(f"{path / METRICS} has {bad} lines that are no rows: left out")
+            if not len(frame):
+                self.problem(f"{path / METRICS} is missing or holds no row: nothing is drawn of it")
         if columns is not None:
             frame = frame.reindex(columns=columns)
         return frame
 
     def windows(self, run: str) -> np.ndarray | None:
         """Return the last evaluation's loss per validation window, shape (windows,), or None."""
-        losses = read_json(self._path(run) / WINDOWS).get("losses")
-        return None if losses is None else np.asarray(losses, dtype=np.float64)
+        path = self._path(run) / WINDOWS
+        losses = read_json(path).get("losses")
+        try:
+            values = None if losses is None else np.asarray(losses, dtype=np.float64)
+        except (OverflowError, TypeError, ValueError):
+            values = np.empty(0)
+        if values is not None and (values.ndim != 1 or not len(values)):
+            self.problem(f"{path} holds no list of losses: it is left out")
+            return None
+        return values
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -140,24 +161,32 @@ class Loaded:
 
 
 def _run_dirs(root: Path) -> list[Path]:
-    """The run directories under ``root``, itself included, sorted."""
+    """The run directories under ``root``, itself included, hidden ones not, sorted."""
     found = []
     for folder, subfolders, files in os.walk(root, followlinks=True):
         if {CONFIG, METRICS, PARQUET, SUMMARY} & set(files):
             found.append(Path(folder))
             subfolders.clear()
+        # Hidden: what a killed command was about to move into its place.
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
     return sorted(found)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """Read a run's config; raise ``ValueError`` with the reason where it is none."""
+    """Read a run's config, its rate a number; raise ``ValueError`` where it is none."""
     try:
         config = yaml.load(path.read_bytes(), Loader=_LOADER)
+        check_config(config)
+        config["lr"] = float(config["lr"])
+        canonical(config)
     except OSError:
         raise ValueError(f"no {CONFIG}") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise ValueError(f"{CONFIG} is not valid YAML") from None
-    check_config(config)
+    except (OverflowError, RecursionError, TypeError) as error:  # a date, a list within itself
+        raise ValueError(f"{CONFIG} is no run's config ({error})") from None
+    if not math.isfinite(config["lr"]):
+        raise ValueError(f"{CONFIG} has lr = {config['lr']}, which is no finite number")
     return config
 
 
@@ -173,15 +202,17 @@ def check_config(config: Any) -> None:
     for what, (types, keys) in _TYPES.items():
         for key in keys:
             value = flat.get(key)
-            if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
+            if value is None and key in _MAY_LACK:
+                continue
+            if not isinstance(value, types) or isinstance(value, bool):
                 raise ValueError(f"{CONFIG} has {key} = {value!r}, which is no {what}")
 
 
-def _row(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    summary = read_summary(path)
-    row = dict(flatten(config)) | {"path": str(path), "device": None}
-    row["steps_done"] = summary.pop("steps", None)
-    return row | dict(flatten(summary))
+def _row(path: Path, config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
+    told = dict(flatten(summary))
+    row = dict(flatten(config)) | {"path": str(path), "device": told.get("device")}
+    row["steps_done"] = told.pop("steps", None)
+    return told | row  # what was measured takes no setting's place
 
 
 def load(root: str | Path) -> Loaded:
@@ -197,15 +228,19 @@ def load(root: str | Path) -> Loaded:
     for path in _run_dirs(Path(root)):
         if path.name in rows:
             other = rows[path.name]["path"]
-            loaded._problem(f"{path} is skipped: {other} holds a run of the same name")
+            loaded.problem(f"{path} is skipped: {other} holds a run of the same name")
             continue
         try:
             config = _read_config(path / CONFIG)
         except ValueError as error:
-            loaded._problem(f"{path} is skipped: {error}")
+            loaded.damaged.append(path.name)
+            loaded.problem(f"{path} is skipped: {error}")
             continue
+        summary = read_summary(path)
+        if "status" not in summary:
+            loaded.problem(f"{path / SUMMARY} is missing or damaged: how the run ended is unknown")
         loaded.configs[path.name] = config
-        rows[path.name] = _row(path, config)
+        rows[path.name] = _row(path, config, summary)
     loaded.runs = pd.DataFrame.from_dict(rows, orient="index")
     for column in _TEXT_COLUMNS:
         if column not in loaded.runs:

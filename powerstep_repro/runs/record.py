@@ -126,8 +126,10 @@ class Recorder:
             self._check_config()
             text = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
             write_whole(self.run_dir / CONFIG, text.encode())
-            for name in (PARQUET, ERROR):  # of an earlier end that no longer holds
-                (self.run_dir / name).unlink(missing_ok=True)
+            # An earlier end no longer holds; a kill may have left a file half-written.
+            old = [self.run_dir / PARQUET, self.run_dir / ERROR, *self.run_dir.glob("*.tmp")]
+            for path in old:
+                path.unlink(missing_ok=True)
             self.previous = read_summary(self.run_dir)
             self._began = time.monotonic()
             self._summary = {

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,13 @@ from powerstep_repro.runs import load
 
 def run_path(root, name):
     return root / "tiny" / "runs" / name
+
+
+def config_text(**changes):
+    """A run's config with some of its lines changed."""
+    lines = {"profile": "tiny", "lr": "1e-3", "seed": "1", "steps": "1"}
+    lines |= dict.fromkeys(("model", "optimizer", "data"), "{name: x}") | changes
+    return "\n".join(f"{key}: {value}" for key, value in lines.items())
 
 
 def test_ended_runs_make_one_table(record, tmp_path):
@@ -112,6 +120,42 @@ def test_a_damaged_parquet_gives_way_to_the_jsonl(record, tmp_path):
     assert any(str(parquet) in sentence for sentence in loaded.problems)
 
 
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"tokens": [1, 2], "train_loss": [4.0, 3.0]}, "no column of whole steps"),
+        ({"step": [1, None], "train_loss": [4.0, 3.0]}, "no column of whole steps"),
+        ({"step": [1, 2], "train_loss": ["a", "b"]}, "column train_loss holds what is no number"),
+    ],
+)
+def test_a_parquet_that_is_no_log_gives_way_to_the_jsonl(record, tmp_path, columns, reason):
+    name = record()
+    pq.write_table(pa.table(columns), run_path(tmp_path, name) / "metrics.parquet")
+    loaded = load(tmp_path)
+    assert len(loaded.history(name, ["train_loss"])) == 5
+    assert reason in " ".join(loaded.problems)
+
+
+def test_doubled_steps_of_a_parquet_count_once(record, tmp_path):
+    name = record()
+    log = pa.table({"step": [1, 2, 3, 2, 3], "train_loss": [5.0, 4.0, 3.0, 4.5, 3.5]})
+    pq.write_table(log, run_path(tmp_path, name) / "metrics.parquet")
+    history = load(tmp_path).history(name, ["train_loss"])
+    assert history["train_loss"].tolist() == [5.0, 4.5, 3.5]
+
+
+@pytest.mark.parametrize("left", [None, "", "\n", '{"step": 1, "tok'])
+def test_a_log_without_a_row_is_named(record, tmp_path, left):
+    name = record(status="interrupted")
+    log = run_path(tmp_path, name) / "metrics.jsonl"
+    log.unlink() if left is None else log.write_text(left)
+    loaded = load(tmp_path)
+    assert loaded.history(name, ["step", "train_loss"]).empty
+    (problem,) = loaded.problems
+    assert str(log) in problem
+    assert "holds no row" in problem
+
+
 def test_parquet_and_jsonl_tell_the_same(record, tmp_path):
     rows = [{"step": s, "tokens": s, "lr": 1e-3 / s} for s in (1, 2, 3)]
     rows[1]["val_loss"] = 3.25
@@ -133,6 +177,13 @@ def test_parquet_and_jsonl_tell_the_same(record, tmp_path):
             "model.name",
         ),
         ("\x00\x01", "not valid YAML"),
+        (config_text(seed="null"), "seed = None, which is no whole number"),
+        (config_text(steps="1.5"), "steps = 1.5, which is no whole number"),
+        (config_text(lr=".nan"), "lr = nan, which is no finite number"),
+        (config_text(lr="fast"), "'fast'"),
+        (config_text(profile="3"), "profile = 3, which is no text"),
+        (config_text(extra="2020-01-01"), "no run's config"),
+        (config_text(extra="&a [*a]"), "no run's config"),
     ],
 )
 def test_a_damaged_directory_is_skipped_and_named(record, tmp_path, caplog, content, reason):
@@ -142,6 +193,7 @@ def test_a_damaged_directory_is_skipped_and_named(record, tmp_path, caplog, cont
     with caplog.at_level(logging.WARNING):
         loaded = load(tmp_path)
     assert list(loaded.runs.index) == [good]
+    assert loaded.damaged == [bad]
     assert bad in caplog.text
     assert reason in caplog.text
 
@@ -152,6 +204,47 @@ def test_a_run_without_a_summary_is_there_with_nothing_known(record, tmp_path):
     loaded = load(tmp_path)
     assert loaded.runs.loc[name, "status"] is None or pd.isna(loaded.runs.loc[name, "status"])
     assert len(loaded.history(name)) == 5
+    (problem,) = loaded.problems
+    assert name in problem
+    assert "summary.json is missing or damaged" in problem
+
+
+def test_a_summary_changes_no_setting_and_keeps_what_is_of_its_type(record, tmp_path):
+    name = record(final_val_loss=2.5)
+    wrong = {"seed": "x", "lr": 9, "path": 3, "device": [1], "steps": "many", "world_size": {}}
+    path = run_path(tmp_path, name) / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    row = load(tmp_path).runs.loc[name]
+    assert (row["seed"], row["lr"], row["final_val_loss"]) == (
+        1337,
+        load(tmp_path).configs[name]["lr"],
+        2.5,
+    )
+    assert row["path"] == str(path.parent)
+    assert pd.isna(row["device"])
+    assert pd.isna(row["steps_done"])
+
+
+def test_batch_and_context_are_numbers_also_where_a_config_lacks_them(record, tmp_path):
+    name = record()
+    bare = tmp_path / "tiny" / "runs" / "bare"
+    bare.mkdir()
+    (bare / "config.yaml").write_text(config_text())
+    runs = load(tmp_path).runs
+    assert runs.loc[name, "batch"] > 0
+    assert math.isnan(runs.loc["bare", "batch"])
+    assert runs["context"].dtype == "float64"
+
+
+def test_hidden_folders_hold_no_runs(record, tmp_path):
+    """A pull that was killed leaves one, with a whole run in it."""
+    name = record()
+    scratch = tmp_path / "tiny" / ".pull-abc" / "new"
+    scratch.mkdir(parents=True)
+    (scratch / "config.yaml").write_text((run_path(tmp_path, name) / "config.yaml").read_text())
+    loaded = load(tmp_path)
+    assert list(loaded.runs.index) == [name]
+    assert not loaded.problems
 
 
 def test_two_runs_of_one_name_are_not_mixed(record, tmp_path):
@@ -170,6 +263,11 @@ def test_windows_are_an_array_or_none(record, tmp_path):
     np.testing.assert_array_equal(loaded.windows(name), [3.0, math.nan, 2.5])
     (run_path(tmp_path, name) / "windows.json").unlink()
     assert loaded.windows(name) is None
+    for damaged in ({"a": 1}, ["x"], [[1.0], [2.0]], 3, []):
+        (run_path(tmp_path, name) / "windows.json").write_text(json.dumps({"losses": damaged}))
+        loaded = load(tmp_path)
+        assert loaded.windows(name) is None
+        assert "holds no list of losses" in loaded.problems[0]
 
 
 def test_many_runs_load_without_reading_a_history_until_it_is_asked_for(

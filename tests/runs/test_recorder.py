@@ -208,6 +208,14 @@ def test_no_temporary_file_stays(made, folder):
     }
 
 
+def test_what_a_killed_attempt_left_half_written_is_removed(made, folder):
+    folder.mkdir(parents=True)
+    (folder / "summary.json.123.tmp").write_text('{"status": "fin')
+    with Recorder(folder, made) as recorder:
+        assert not list(folder.glob("*.tmp"))
+        recorder.finish("interrupted")
+
+
 def test_a_blow_up_is_a_finite_loss_a_nat_above_a_uniform_guess_after_the_warm_up():
     limit = math.log(257) + 1
     losses = [limit + 5, 4.0, limit - 0.01, math.nan, limit + 0.01, 3.0]
