@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanogpt.errors import InputError
+from nanogpt.kernels import add_norm, linear_cross_entropy
 
 
 class Output(NamedTuple):
@@ -102,9 +103,17 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=False)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
+    def forward(self, x: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Take the residual stream and what the block before adds to it; return the same two.
+
+        A branch is added where the sum is normalised, so that both are one pass over memory.
+        """
+        if branch is None:
+            h = self.ln_1(x)
+        else:
+            x, h = add_norm(x, branch, self.ln_1)
+        x, h = add_norm(x, self.attn(h), self.ln_2)
+        return x, self.mlp(h)
 
 
 class GPT(nn.Module):
@@ -143,12 +152,13 @@ class GPT(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.wte(tokens) + self.wpe(positions)  # (B, T, C)
         x = F.dropout(x, self.config.dropout, self.training)
+        branch = None
         for block in self.blocks:
-            x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)  # (B, T, V), the embedding tied
+            x, branch = block(x, branch)
+        h = self.ln_f(x + branch)
         if targets is None:
-            return Output(None, logits)
-        return Output(F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()), None)
+            return Output(None, F.linear(h, self.wte.weight))  # the embedding tied
+        return Output(linear_cross_entropy(h, self.wte.weight, targets), None)
 
     @property
     def vocab_size(self) -> int:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nanogpt.kernels import linear_cross_entropy
 from nanogpt.model import Output
 from powerstep_repro.models.moe import experts_forward, load_balancing_loss
 
@@ -92,11 +93,11 @@ class Decoder(nn.Module):
             hidden = layer(
                 hidden, attention_mask=None, position_ids=positions, position_embeddings=rotary
             )
-        logits = self.lm.lm_head(body.norm(hidden))
+        hidden = body.norm(hidden)
         router_logits, self._router_logits = self._router_logits, None
         if targets is None:
-            return Output(loss=None, logits=logits)
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+            return Output(loss=None, logits=self.lm.lm_head(hidden))
+        loss = linear_cross_entropy(hidden, self.lm.lm_head.weight, targets)
         aux = None
         if router_logits and self.aux_loss_coef:
             aux = self.aux_loss_coef * load_balancing_loss(router_logits, self.experts_per_token)

@@ -1,0 +1,54 @@
+"""What the compiler leaves on the table: two passes over memory, each as one Triton kernel.
+
+``add_norm`` adds a branch to the residual stream and normalises the sum; ``linear_cross_entropy``
+is the output layer with its loss. On CUDA, where Triton is installed, they are kernels that move
+each element as seldom as possible; elsewhere they are the same sums in plain torch. Importing this
+package does not import Triton.
+"""
+
+import importlib.util
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+enabled = True  # False takes the plain path everywhere; set it before a model is compiled
+
+
+def add_norm(residual: Tensor, branch: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    """Return ``residual + branch`` and its layer norm.
+
+    Args:
+        residual: (..., C); its dtype stays.
+        branch: (..., C), of the same shape.
+        norm: A layer norm over C, without bias.
+    """
+    if _fused(residual):
+        from nanogpt.kernels.norm import AddNorm
+
+        return AddNorm.apply(residual, branch, norm.weight, norm.eps)
+    residual = residual + branch
+    return residual, norm(residual)
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross-entropy, in float32, of the logits ``hidden @ weight.T``.
+
+    The softmax is taken in float32 of logits in the precision of the product; the kernel turns
+    them into their own gradient in place, so that no float32 copy of them ever exists.
+
+    Args:
+        hidden: (..., C).
+        weight: (V, C).
+        targets: (...), int64 in [0, V). Any other value makes the kernel's loss NaN.
+    """
+    hidden, targets = hidden.flatten(0, -2), targets.flatten()
+    if _fused(hidden):
+        from nanogpt.kernels.cross_entropy import LinearCrossEntropy
+
+        return LinearCrossEntropy.apply(hidden, weight, targets)
+    return F.cross_entropy(F.linear(hidden, weight).float(), targets)
+
+
+def _fused(tensor: Tensor) -> bool:
+    return enabled and HAS_TRITON and tensor.is_cuda

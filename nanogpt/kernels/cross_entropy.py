@@ -1,0 +1,71 @@
+"""The output layer and its loss, with the logits overwritten by their gradient."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# A row is read twice. Few programs at a time on a multiprocessor keep the rows in flight within
+# the second-level cache, so that the second reading does not come from memory.
+BLOCK = 8192
+WARPS = 32
+
+
+@triton.jit
+def _loss_and_gradient(logits, targets, losses, n_classes, scale, BLOCK: tl.constexpr):
+    """Write a row's loss; replace its logits by ``scale * (softmax - one_hot)``."""
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * n_classes
+    largest = tl.full((), float("-inf"), tl.float32)
+    total = tl.zeros((), tl.float32)
+    for start in range(0, n_classes, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        x = tl.load(logits + at, mask=at < n_classes, other=float("-inf")).to(tl.float32)
+        before, largest = largest, tl.maximum(largest, tl.max(x, 0))
+        total = total * tl.exp(before - largest) + tl.sum(tl.exp(x - largest), 0)
+    log_total = largest + tl.log(total)
+
+    target = tl.load(targets + row)
+    known = (target >= 0) & (target < n_classes)
+    picked = tl.load(logits + target, mask=known, other=float("nan")).to(tl.float32)
+    tl.store(losses + row, log_total - picked)
+    tl.debug_barrier()  # another thread may overwrite the target's logit from here on
+    for start in range(0, n_classes, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        x = tl.load(logits + at, mask=at < n_classes, other=float("-inf")).to(tl.float32)
+        gradient = tl.exp(x - log_total) - tl.where(at == target, 1.0, 0.0)
+        gradient = (gradient * scale).to(logits.dtype.element_ty)
+        tl.store(logits + at, gradient, mask=at < n_classes)
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy of ``hidden @ weight.T``: (N, C), (V, C) and (N,) give a float32 scalar.
+
+    Under autocast the product is taken as any other. The gradient of the logits is computed in the
+    forward pass, without the factor that comes from above; being a single number, it can be applied
+    to the two products of the backward pass instead, which are far smaller.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:  # noqa: D102
+        logits = F.linear(hidden, weight)
+        n, n_classes = logits.shape
+        losses = torch.empty(n, dtype=torch.float32, device=logits.device)
+        _loss_and_gradient[(n,)](
+            logits, targets, losses, n_classes, 1.0 / n, BLOCK=BLOCK, num_warps=WARPS
+        )
+        # As the product saw them; autocast is off in the backward pass.
+        ctx.save_for_backward(hidden.to(logits.dtype), weight.to(logits.dtype), logits)
+        ctx.dtypes = hidden.dtype, weight.dtype
+        return losses.mean()
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: D102
+        hidden, weight, logits_grad = ctx.saved_tensors
+        hidden_dtype, weight_dtype = ctx.dtypes
+        hidden_grad = ((logits_grad @ weight) * factor).to(hidden_dtype)
+        weight_grad = (logits_grad.t() @ hidden).to(weight_dtype) * factor
+        return hidden_grad, weight_grad, None
