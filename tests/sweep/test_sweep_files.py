@@ -1,10 +1,11 @@
 """Guards the sweep files against the paper's experiments: which models, optimizers and values."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
-from powerstep_repro.config import expand, run_id
+from powerstep_repro.config import canonical, expand, matching_view, run_id
 from powerstep_repro.optim import names
 from powerstep_repro.paper import FIGURES
 
@@ -100,6 +101,25 @@ def test_quant_parts_has_one_linear_moment_at_a_time():
     assert found == once(("adamw_int8", "dynamic", "linear"), ("adamw_int8", "linear", "dynamic"))
 
 
+def test_lr_tuned_has_factors_of_two_around_each_optimizers_rate():
+    least = {"adamw": (6e-4, 2.4e-3), "powerstep": (1.5e-4, 6e-4), "signsgd": (5e-5, 2e-4)}
+    found = runs("lr_tuned", "optimizer.name", "lr")
+    assert {optimizer for optimizer, _ in found} == set(least)
+    for optimizer, (low, high) in least.items():  # an edge may have been moved out
+        rates = sorted(lr for name, lr in found if name == optimizer)
+        assert rates[0] <= low < 2 * low < high <= rates[-1]
+        assert [b / a for a, b in pairwise(rates)] == pytest.approx([2] * (len(rates) - 1))
+
+
+def test_quant_seeds_are_replicates_of_all_of_quant_on_small():
+    quant = expand("quant", ["profile=h100", "model=gpt2_small"])
+    planned = expand("quant_seeds", ["profile=h100"])
+    cells = {canonical(matching_view(each.config)) for each in planned}
+    assert cells == {canonical(matching_view(each.config)) for each in quant}
+    assert len(planned) == 2 * len(quant)
+    assert {run_id(each.config) for each in quant} < {run_id(each.config) for each in planned}
+
+
 def test_seeds_adds_to_what_lr_tuned_has():
     keys = ("optimizer.name", "lr", "seed")
     common = runs("seeds", *keys) & runs("lr_tuned", *keys)
@@ -111,7 +131,7 @@ def test_seeds_adds_to_what_lr_tuned_has():
     ("profile", "names"),
     [
         ("tiny", ("gamma", "large", "stacey")),
-        ("h100", ("small_released", "quant", "quant_parts", "lr_tuned", "seeds")),
+        ("h100", ("small_released", "quant", "quant_parts", "quant_seeds", "lr_tuned", "seeds")),
         ("paper", ("small", "beta", "lr")),
     ],
 )
