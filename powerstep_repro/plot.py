@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from powerstep_repro.errors import exit_on_user_error
-from powerstep_repro.evidence.arguments import parse, print_missing
+from powerstep_repro.evidence.arguments import parse, print_missing, writing
 from powerstep_repro.figures import style
 from powerstep_repro.figures.catalogue import CATALOGUE, draw
 
@@ -14,13 +14,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv,
         "plot",
         "figure",
-        list(CATALOGUE),
+        {name: bool(spec.sweeps) for name, spec in CATALOGUE.items()},
         "Draw figures to <results_dir>/<profile>/figures/NAME.pdf and .png.",
     )
     for name in names:
         figure = draw(name, evidence)
-        for path in style.save(figure, evidence.folder / "figures" / name):
-            print(f"wrote {path}")
+        with writing(evidence.folder):
+            written = style.save(figure, evidence.folder / "figures" / name)
+        print(*(f"wrote {path}" for path in written), sep="\n")
         print_missing([evidence.source(sweep) for sweep in CATALOGUE[name].sweeps])
     return 0
 

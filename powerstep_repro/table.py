@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from powerstep_repro.errors import exit_on_user_error
-from powerstep_repro.evidence.arguments import parse, print_missing
+from powerstep_repro.evidence.arguments import parse, print_missing, writing
 from powerstep_repro.tables.catalogue import CATALOGUE, build
 from powerstep_repro.tables.render import markdown, write
 
@@ -14,15 +14,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv,
         "table",
         "table",
-        list(CATALOGUE),
+        {name: spec.reads_runs for name, spec in CATALOGUE.items()},
         "Write tables to <results_dir>/<profile>/tables/NAME.md, .csv and .tex.",
     )
     for name in names:
         table = build(name, evidence)
         if len(names) == 1:
             print(markdown(table))
-        for path in write(table, evidence.folder / "tables"):
-            print(f"wrote {path}")
+        with writing(evidence.folder):
+            written = write(table, evidence.folder / "tables")
+        print(*(f"wrote {path}" for path in written), sep="\n")
         print_missing([evidence.source(sweep) for sweep in CATALOGUE[name].sweeps])
     return 0
 

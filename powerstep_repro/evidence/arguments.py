@@ -2,17 +2,23 @@
 
 import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from powerstep_repro.config import choices, suggestion
 from powerstep_repro.errors import UserError
-from powerstep_repro.evidence.cells import Evidence, Source
+from powerstep_repro.evidence.cells import RESULTS, Evidence, Source
 
 ALL = "all"
 
 
 def parse(
-    argv: Sequence[str] | None, command: str, what: str, names: Sequence[str], writes: str
+    argv: Sequence[str] | None,
+    command: str,
+    what: str,
+    names: Mapping[str, bool],
+    writes: str,
 ) -> tuple[list[str], Evidence]:
     """Read ``NAME ... key=value ...``.
 
@@ -20,14 +26,15 @@ def parse(
         argv: the arguments; None takes the process's own.
         command: the module behind ``python -m powerstep_repro.``.
         what: what a NAME names, in one word; empty if the command takes none.
-        names: the known names.
+        names: the known names, and whether each is made from runs.
         writes: what is written where, for the help.
 
     Returns:
         The names asked for, and the evidence of the profile and results folder asked for.
 
     Raises:
-        UserError: an unknown name, key or profile, with the nearest known one.
+        UserError: an unknown name, key or profile, with the nearest known one; a results folder
+            that is not there, unless all that is asked for needs no run.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m powerstep_repro.{command}",
@@ -56,11 +63,25 @@ def parse(
         known = choices("profile")
         near = suggestion(profile, known)
         raise UserError(f"unknown profile {profile!r}{near}: choose one of {', '.join(known)}")
-    results_dir = pairs.pop("results_dir", "results")
+    results_dir = pairs.pop("results_dir", str(RESULTS))
+    wanted = list(names) if ALL in asked else list(dict.fromkeys(asked))
+    if not Path(results_dir).is_dir() and (not what or any(names[name] for name in wanted)):
+        raise UserError(
+            f"there is no folder {results_dir!r} to read runs from: results_dir is the folder "
+            "that holds <profile>/runs"
+        )
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     evidence = Evidence(results_dir, profile, [f"{key}={value}" for key, value in pairs.items()])
-    wanted = list(names) if ALL in asked else list(dict.fromkeys(asked))
     return wanted, evidence
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a failure to write under a folder into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write under {folder}: {error}") from None
 
 
 def print_missing(sources: Sequence[Source]) -> None:

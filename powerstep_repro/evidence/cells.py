@@ -4,6 +4,7 @@ A figure or a table names its sweeps; each is expanded, and every planned settin
 that match it on config values. A model's cells are all on one data set. Imports no torch.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -27,6 +28,7 @@ FINISHED, DIVERGED, UNFINISHED, MIXED, FAILED = (
     "mixed",
     "failed",
 )
+RESULTS = Path("results")
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,11 @@ def _number(value: Any, default: Any = float("nan")) -> float:
 
 @dataclass(frozen=True)
 class Source:
-    """A sweep's cells in the order of its expansion, and how to run what is missing."""
+    """A sweep's cells in the order of its expansion, and how to run what is missing.
+
+    ``overrides`` are those beyond the profile, ``results_dir`` among them where it is not the
+    default.
+    """
 
     sweep: str
     profile: str
@@ -172,9 +178,14 @@ class Source:
         ]
 
     def command(self, *extra: str) -> str:
-        """Return the command that trains what is missing, for all or with more overrides."""
-        words = ["python -m powerstep_repro.sweep", self.sweep, f"profile={self.profile}"]
-        words += [*self.overrides, *extra]
+        """Return the command that trains what is missing, to be pasted into a shell.
+
+        Args:
+            extra: further overrides; of one key the last counts.
+        """
+        given = [f"profile={self.profile}", *self.overrides, *extra]
+        by_key = {word.partition("=")[0]: word for word in given}
+        words = ["python -m powerstep_repro.sweep", self.sweep, *map(shlex.quote, by_key.values())]
         needs_path = any(
             cell.config["data"].get("path", "") is None and cell.config["data"]["kind"] == "tokens"
             for cell in self.cells
@@ -243,6 +254,7 @@ class Evidence:
         self.folder = Path(results_dir) / profile
         self.profile = profile
         self.overrides = tuple(overrides)
+        self._place = () if Path(results_dir) == RESULTS else (f"results_dir={results_dir}",)
         self._sources: dict[tuple[str, tuple[str, ...]], Source] = {}
 
     @cached_property
@@ -291,7 +303,7 @@ class Evidence:
                     selection.data_hash,
                 )
         cells = [found[id(config)] for config in configs if id(config) in found]
-        return Source(sweep, self.profile, self.overrides + extra, cells, warnings)
+        return Source(sweep, self.profile, self._place + self.overrides + extra, cells, warnings)
 
 
 def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from powerstep_repro.figures import panels, style
 from powerstep_repro.figures.curves import Curve, read_curve
 from powerstep_repro.paper import FIGURES, MODELS, optimizer_label
 from powerstep_repro.paper.assumed import SPT_BETAS
+from powerstep_repro.tables.statistics import NOT_RUN
 
 PLUMBING = "PLUMBING CHECK, NO EVIDENCE"
 
@@ -57,6 +58,9 @@ Line = tuple[str, str, style.Dash, Cell]
 
 def _frame(name: str, evidence: Evidence, cells: Sequence[Cell]) -> tuple[Figure, list[Axes]]:
     subtitle = f"profile {evidence.profile} · data {data_label(cells)} · {n_label(cells)}"
+    damaged = len(evidence.loaded.damaged)
+    if damaged:  # whose runs they are, nobody can tell
+        subtitle += f" · {damaged} damaged run{'s' if damaged > 1 else ''} left out"
     banner = PLUMBING if evidence.profile == "tiny" else ""
     canvas, axes = panels.grid(FIGURES[name], subtitle, banner)
     panels.footnote(canvas, panels.smoothing_note())
@@ -72,11 +76,21 @@ def _fill(ax: Axes, source: Source, lines: Sequence[Line], *command: str, note: 
         if curve.strands:
             curves.append(curve)
         else:
-            missing.append(f"{label} (failed)" if cell.failed else label)
+            missing.append(_why(label, cell))
     if curves:
         panels.loss_panel(ax, curves, missing, note or _note(lines))
-    else:
-        panels.not_run(ax, source.command(*command))
+        return
+    tried = [_why(label, cell) for label, *_, cell in lines if cell.runs or cell.failed]
+    headline = "no data" if any(cell.runs for *_, cell in lines) else NOT_RUN
+    panels.empty(ax, headline, tried, source.command(*command))
+
+
+def _why(label: str, cell: Cell) -> str:
+    """Say why nothing can be drawn of a cell."""
+    if not cell.runs:
+        return f"{label} (failed): {NOT_RUN}" if cell.failed else f"{label}: {NOT_RUN}"
+    outcome = cell.outcome
+    return f"{label}: no data" + (f" ({outcome.words()})" if outcome.n else "")
 
 
 def _note(lines: Sequence[Line]) -> str:

@@ -12,14 +12,16 @@ from powerstep_repro.runs import Loaded
 
 #: The smoothing's time constant, as a part of the tokens of the whole run.
 SMOOTHING = 0.02
+#: The status of a finished run whose log lacks its end: not to be averaged with whole ones.
+CUT = "log cut"
 
 
 @dataclass(frozen=True)
 class Strand:
     """One run: finite rows only, and how it ended.
 
-    ``status`` is the run's own: finished, diverged, or one of an unfinished run. ``ended_at`` is
-    the step at which it diverged or stands.
+    ``status`` is the run's own: finished, diverged, or one of an unfinished run; or ``CUT``.
+    ``ended_at`` is the step at which it diverged or stands.
     """
 
     run: str
@@ -33,7 +35,10 @@ class Strand:
 
 @dataclass(frozen=True)
 class Curve:
-    """All seeds of one configuration under one label, in one colour and line style."""
+    """All seeds of one configuration under one label, in one colour and line style.
+
+    ``without_data`` counts the runs of which nothing can be drawn.
+    """
 
     label: str
     color: str
@@ -41,6 +46,7 @@ class Curve:
     strands: list[Strand]
     planned_tokens: float
     config: dict = field(repr=False)
+    without_data: int = 0
 
     @property
     def finished(self) -> list[Strand]:
@@ -66,28 +72,52 @@ def planned_tokens(config: dict) -> float:
     return float(config["steps"]) * config["batch"] * config["context"]
 
 
-def read_strand(loaded: Loaded, run: str, scale: float) -> Strand:
-    """Read one run's training loss and smooth it over ``scale`` tokens."""
+def read_strand(cell: Cell, run: str) -> Strand:
+    """Read the training loss of one of a cell's runs and smooth it; warn of what its log lacks."""
+    loaded, total = cell.loaded, planned_tokens(cell.config)
     history = loaded.history(run, columns=["step", "tokens", "train_loss"])
     steps = history["step"].to_numpy(dtype=np.int64)
     tokens = history["tokens"].to_numpy(dtype=float)
     loss = history["train_loss"].to_numpy(dtype=float)
     facts = loaded.runs.loc[run]
-    status = str(facts["status"])
-    good = np.isfinite(loss)
+    status = facts["status"] if isinstance(facts["status"], str) else "end unknown"
     ended = int(steps[-1]) if len(steps) else 0
     if status == "diverged" and np.isfinite(float(facts["diverged_at"])):
         ended = int(facts["diverged_at"])
-    averaged = smooth(tokens, loss, scale)
+
+    tokens = np.where(tokens <= 1.001 * total, tokens, np.nan)
+    before = np.fmax.accumulate(np.concatenate([[0.0], tokens]))[:-1]
+    sound = tokens > before
+    if not sound.all():
+        count = np.count_nonzero(~sound)
+        loaded.problem(f"{run}: {count} rows of its log are left out, no count of tokens fits them")
+        steps, tokens, loss = steps[sound], tokens[sound], loss[sound]
+    averaged = smooth(tokens, loss, SMOOTHING * total)
+    good = np.isfinite(loss) & np.isfinite(averaged)
+    # A run that diverges ends in a row without a loss; nothing else does.
+    if not good[: -1 if status == "diverged" else None].all():
+        loaded.problem(f"{run}: rows of its log are left out, they have no finite training loss")
+    rows = steps if status == "diverged" else steps[good]
+    last = int(rows[-1]) if good.any() else 0
+    told = ended if status == "diverged" else float(facts["steps_done"])
+    if last and _is_cut(loaded, run, last, told):
+        loaded.problem(f"{run}: its log ends at step {last:,}, its summary tells of {told:,.0f}")
+        status, ended = (CUT, last) if status == "finished" else (status, ended)
     return Strand(run, status, ended, steps[good], tokens[good], loss[good], averaged[good])
+
+
+def _is_cut(loaded: Loaded, run: str, last: int, told: float) -> bool:
+    """Whether a log ends sooner than the summary tells, by more than the steps between rows."""
+    between = loaded.configs[run].get("log_interval")
+    return last + (between if isinstance(between, int) else 1) < told
 
 
 def read_curve(cell: Cell, label: str, color: str, dash: Dash) -> Curve:
     """Read all runs of one cell as one curve."""
-    total = planned_tokens(cell.config)
-    strands = [read_strand(cell.loaded, run, SMOOTHING * total) for run in cell.runs]
-    strands = [strand for strand in strands if len(strand.steps)]
-    return Curve(label, color, dash, strands, total, cell.config)
+    strands = [read_strand(cell, run) for run in cell.runs]
+    drawn = [strand for strand in strands if len(strand.steps)]
+    without = len(strands) - len(drawn)
+    return Curve(label, color, dash, drawn, planned_tokens(cell.config), cell.config, without)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from powerstep_repro.figures.curves import SMOOTHING, Curve, Strand, mean_over_seeds
+from powerstep_repro.figures.curves import CUT, SMOOTHING, Curve, Strand, mean_over_seeds
 from powerstep_repro.figures.smoothing import envelope
 from powerstep_repro.figures.style import ALARM, INK, QUIET, new_figure
 from powerstep_repro.paper.assumed import COLLAPSE_NATS
@@ -69,16 +69,18 @@ def footnote(figure: Figure, text: str) -> None:
     figure.text(x, y, text, fontsize=6.5, color=QUIET, va="bottom")
 
 
-def not_run(ax: Axes, command: str) -> None:
-    """Mark a panel as empty and print the command that would fill it."""
+def empty(ax: Axes, headline: str, reasons: list[str], command: str) -> None:
+    """Mark a panel as empty, say why, and print the command that would fill it."""
     ax.set(xticks=[], yticks=[])
     ax.grid(False)
     for spine in ax.spines.values():
         spine.set(visible=True, linestyle=(0, (2, 2)))
     at = {"transform": ax.transAxes, "ha": "center"}
-    ax.text(0.5, 0.62, "not run", fontsize=12, color=QUIET, va="center", **at)
+    y = 0.62 + 0.06 * min(len(reasons), 4)
+    ax.text(0.5, y, headline, fontsize=12, color=QUIET, va="center", **at)
     wrapped = textwrap.fill(command, 44, subsequent_indent="    ", break_on_hyphens=False)
-    ax.text(0.5, 0.5, wrapped, fontsize=6.5, color=INK, va="top", family="DejaVu Sans Mono", **at)
+    text = "\n".join([*reasons, wrapped])
+    ax.text(0.5, y - 0.12, text, fontsize=6.5, color=INK, va="top", family="DejaVu Sans Mono", **at)
 
 
 def loss_panel(ax: Axes, curves: list[Curve], missing: list[str], note: str) -> None:
@@ -90,7 +92,7 @@ def loss_panel(ax: Axes, curves: list[Curve], missing: list[str], note: str) -> 
     Args:
         ax: the panel.
         curves: what was run; none may be empty.
-        missing: labels of what was not.
+        missing: labels of what was not, each with the reason.
         note: the learning rate and the like, in the corner that loss curves leave free.
     """
     low, high = _limits(curves)
@@ -101,7 +103,7 @@ def loss_panel(ax: Axes, curves: list[Curve], missing: list[str], note: str) -> 
             _mark_end(ax, strand, curve, high, ends)
             ends += 1
     for label in missing:
-        ax.plot([], [], linestyle="none", label=f"{label}: not run")
+        ax.plot([], [], linestyle="none", label=label)
     total = max(c.planned_tokens for c in curves)
     ax.set_xlim(0, total * 1.02)
     ax.set_ylim(low, high)
@@ -135,11 +137,11 @@ def _limits(curves: list[Curve]) -> tuple[float, float]:
 def _label(curve: Curve, top: float) -> str:
     parts = [f"n={len(curve.strands)}"]
     diverged = sum(s.status == "diverged" for s in curve.strands)
-    unfinished = len(curve.others) - diverged
-    if diverged:
-        parts.append(f"{diverged} diverged")
-    if unfinished:
-        parts.append(f"{unfinished} unfinished")
+    cut = sum(s.status == CUT for s in curve.strands)
+    unfinished = len(curve.others) - diverged - cut
+    counts = {"diverged": diverged, "unfinished": unfinished, CUT: cut}
+    counts["without data"] = curve.without_data
+    parts += [f"{count} {words}" for words, count in counts.items() if count]
     end = ""
     if curve.finished and curve.last > top:
         peak = max(s.smooth.max() for s in curve.finished)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from powerstep_repro.errors import exit_on_user_error
-from powerstep_repro.evidence.arguments import parse
+from powerstep_repro.evidence.arguments import parse, writing
 from powerstep_repro.figures import style
 from powerstep_repro.figures.catalogue import draw
 from powerstep_repro.report.document import document, drawable
@@ -17,15 +17,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv,
         "report",
         "",
-        [],
+        {},
         "Write <results_dir>/<profile>/REPORT.md and report.html (one file, works offline).",
     )
     folder = evidence.folder
-    for name in drawable(evidence):
-        style.save(draw(name, evidence), folder / "figures" / name)
-    text = document(evidence)
-    write_text(folder / "REPORT.md", text)
-    write_text(folder / "report.html", html(text, folder))
+    with writing(folder):
+        for name in drawable(evidence):
+            style.save(draw(name, evidence), folder / "figures" / name)
+        text = document(evidence)
+        write_text(folder / "REPORT.md", text)
+        write_text(folder / "report.html", html(text, folder))
     print(f"wrote {folder / 'REPORT.md'}\nwrote {folder / 'report.html'}")
     return 0
 

@@ -9,6 +9,7 @@ from powerstep_repro.config import canonical, matching_view
 from powerstep_repro.evidence import Evidence, rate_label
 from powerstep_repro.paper import Departure, model_label
 from powerstep_repro.runs import Loaded
+from powerstep_repro.runs.files import read_json
 from powerstep_repro.tables.statistics import Final, Gap, paired_gap
 
 
@@ -20,6 +21,59 @@ class Effect:
     released: str
     plain: str
     gap: Gap | None
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A recorded run that was started again, and how far the training losses then differ.
+
+    Attributes:
+        run: the recorded run's directory name.
+        step: the last step compared.
+        device: where it ran again.
+        same_card: whether that is the kind of card of the record.
+        train_loss: that of the record and that of the repetition at ``step``.
+        max_abs_diff: the largest difference up to ``step``.
+        mean_abs_diff: the mean of it.
+        first_differing_step: the first step whose losses are not equal; None if all are.
+        revisions: this project's revision then and now.
+    """
+
+    run: str
+    step: int
+    device: str
+    same_card: bool
+    train_loss: tuple[float, float]
+    max_abs_diff: float
+    mean_abs_diff: float
+    first_differing_step: int | None
+    revisions: tuple[str, str]
+
+
+def reruns(evidence: Evidence) -> list[Rerun]:
+    """Read ``reruns/*.json`` beside the runs; a file that is damaged is noted as a problem."""
+    found = []
+    for path in sorted((evidence.folder / "reruns").glob("*.json")):
+        content = read_json(path)
+        try:
+            first, again = content["train_loss"]
+            differing = content["first_differing_step"]
+            found.append(
+                Rerun(
+                    str(content["run"]),
+                    int(content["step"]),
+                    str(content["device"]),
+                    bool(content["same_card"]),
+                    (float(first), float(again)),
+                    float(content["max_abs_diff"]),
+                    float(content["mean_abs_diff"]),
+                    None if differing is None else int(differing),
+                    tuple(map(str, content["revisions"])),
+                )
+            )
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
+            evidence.loaded.problem(f"{path} tells of no repeated run: {error!r}")
+    return found
 
 
 def distinct(evidence: Evidence, column: str) -> dict[str, int]:

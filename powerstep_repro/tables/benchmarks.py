@@ -18,8 +18,9 @@ def read(results_dir: Path) -> list[dict[str, Any]]:
         except (OSError, ValueError):
             continue
         rows = content.get("rows") if isinstance(content, dict) else None
-        if isinstance(rows, list) and rows:
-            found.append(content | {"kind": path.stem.partition("-")[0]})
+        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        if rows:
+            found.append(content | {"kind": path.stem.partition("-")[0], "rows": rows})
     return found
 
 
@@ -31,10 +32,10 @@ def step_ms(benchmarks: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str
     fastest: dict[tuple[str, str, str], float] = {}
     for benchmark in benchmarks:
         for row in benchmark["rows"]:
-            if benchmark["kind"] != "optimizers" or row.get("ms") is None:
+            if benchmark["kind"] != "optimizers" or type(row.get("ms")) not in (int, float):
                 continue
-            name = str(row["label"]).partition(" (")[0].removesuffix(" dynamic")
-            key = (str(row["model"]), name, str(benchmark.get("device")))
+            name = str(row.get("label")).partition(" (")[0].removesuffix(" dynamic")
+            key = (str(row.get("model")), name, str(benchmark.get("device")))
             fastest[key] = min(row["ms"], fastest.get(key, float("inf")))
     return fastest
 

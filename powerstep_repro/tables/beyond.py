@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from powerstep_repro.evidence import Cell, Evidence, data_label, n_label, rate_label
-from powerstep_repro.figures.curves import SMOOTHING, Strand, planned_tokens, read_strand
+from powerstep_repro.figures.curves import Strand, read_strand
 from powerstep_repro.paper import MODELS, model_label
 from powerstep_repro.tables import benchmarks
 from powerstep_repro.tables.compare import clear_best, gap_of, gap_words, judge_parity
@@ -116,11 +116,10 @@ def lr_tuned(evidence: Evidence) -> Table:
 
 def _smoothed(cell: Cell) -> dict[int, Strand]:
     """The smoothed training loss of a cell's finished runs, by seed."""
-    scale = SMOOTHING * planned_tokens(cell.config)
     facts = cell.loaded.runs
     finished = [run for run in cell.runs if facts.at[run, "status"] == "finished"]
-    strands = {int(facts.at[r, "seed"]): read_strand(cell.loaded, r, scale) for r in finished}
-    return {seed: strand for seed, strand in strands.items() if len(strand.steps)}
+    strands = {int(facts.at[r, "seed"]): read_strand(cell, r) for r in finished}
+    return {seed: s for seed, s in strands.items() if len(s.steps) and s.status == "finished"}
 
 
 def _ends(cell: Cell) -> dict[int, float]:
@@ -217,7 +216,7 @@ def _cost(evidence: Evidence, runs: Sequence[str], alone: float | None) -> dict:
     step_ms, speed = [], []
     for run in runs:
         log = evidence.loaded.history(run, columns=["step_ms", "tokens_per_s"])
-        settled = log.iloc[len(log) // 10 :].median()
+        settled = log.iloc[len(log) // 10 :].astype(float).median()
         step_ms.append(settled["step_ms"])
         speed.append(settled["tokens_per_s"])
     world = facts.get("world_size", 1)

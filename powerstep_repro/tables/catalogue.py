@@ -12,10 +12,11 @@ from powerstep_repro.tables.model import Table
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table: the sweeps whose runs fill it, and the function that builds it."""
+    """A table: the sweeps that fill it, the function that builds it, whether it is of runs."""
 
     sweeps: tuple[str, ...]
     build: Callable[[Evidence], Table]
+    reads_runs: bool = True
 
 
 _COSTED = (
@@ -32,9 +33,9 @@ _COSTED = (
 )
 
 CATALOGUE: dict[str, TableSpec] = {
-    "memory": TableSpec((), memory),
-    "hyperparameters": TableSpec((), settings.hyperparameters),
-    "parallelism": TableSpec((), settings.parallelism),
+    "memory": TableSpec((), memory, reads_runs=False),
+    "hyperparameters": TableSpec((), settings.hyperparameters, reads_runs=False),
+    "parallelism": TableSpec((), settings.parallelism, reads_runs=False),
     "valid_small": TableSpec(
         ("small",), lambda evidence: loss_table("valid_small", evidence, ("small_released",))
     ),

@@ -3,7 +3,7 @@
 import numpy as np
 
 from powerstep_repro.evidence import Cell, Evidence, rate_label
-from powerstep_repro.figures.curves import SMOOTHING, planned_tokens, read_strand
+from powerstep_repro.figures.curves import read_strand
 from powerstep_repro.memory import state_bytes_per_param
 from powerstep_repro.paper import Claim, model_label, optimizer_label
 from powerstep_repro.tables.beyond import tuned_cells
@@ -114,7 +114,7 @@ def _early_losses(cell: Cell | None, fraction: float) -> dict[int, float]:
     """The smoothed training loss at a fraction of the steps, by seed, of runs that got there."""
     losses = {}
     for run in cell.runs if cell is not None else ():
-        strand = read_strand(cell.loaded, run, SMOOTHING * planned_tokens(cell.config))
+        strand = read_strand(cell, run)
         rows = np.flatnonzero(strand.steps >= fraction * cell.config["steps"])
         if len(rows):
             losses[int(cell.loaded.runs.at[run, "seed"])] = float(strand.smooth[rows[0]])

@@ -25,6 +25,7 @@ class World:
 
     def __init__(self, results: Path):
         self.results = results
+        results.mkdir(parents=True)
 
     def add(
         self,

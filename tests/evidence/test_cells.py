@@ -1,6 +1,7 @@
 """Guards which runs a sweep's cells get, and how a cell says how its runs ended."""
 
 import math
+import shlex
 
 import pytest
 
@@ -26,7 +27,8 @@ def test_nothing_there_is_not_run(world):
     assert data_label(source.cells) == "none yet"
     assert n_label(source.cells) == "n = 0"
     assert source.missing_command() == (
-        "python -m powerstep_repro.sweep small profile=h100 data.path=FOLDER"
+        f"python -m powerstep_repro.sweep small profile=h100 results_dir={world.results} "
+        "data.path=FOLDER"
     )
 
 
@@ -104,8 +106,24 @@ def test_missing_models_narrow_the_command(world):
     world.add("quant", {"model": "gpt2_small"}, losses=(3.0,))
     command = Evidence(world.results, "h100").source("quant").missing_command()
     assert command == (
-        "python -m powerstep_repro.sweep quant profile=h100 model=gpt2_medium data.path=FOLDER"
+        f"python -m powerstep_repro.sweep quant profile=h100 results_dir={world.results} "
+        "model=gpt2_medium data.path=FOLDER"
     )
+
+
+def test_the_default_folder_is_not_written_into_the_command():
+    command = Evidence("results", "h100").source("lr").command()
+    assert command == "python -m powerstep_repro.sweep lr profile=h100 data.path=FOLDER"
+
+
+def test_the_command_can_be_pasted_into_a_shell(tmp_path):
+    """Every override that was given is in it, quoted; of one key the last."""
+    place = tmp_path / "my results"
+    given = ["data.path=/some where/tokens", "optimizer=adamw", "optimizer.betas=[0.9,0.99]"]
+    command = Evidence(place, "h100", given).source("small").command("optimizer=powerstep")
+    words = shlex.split(command)
+    assert words[:5] == ["python", "-m", "powerstep_repro.sweep", "small", "profile=h100"]
+    assert words[5:] == [f"results_dir={place}", given[0], "optimizer=powerstep", given[2]]
 
 
 @pytest.mark.parametrize(

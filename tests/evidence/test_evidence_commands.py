@@ -7,6 +7,7 @@ import pytest
 
 from powerstep_repro.errors import UserError
 from powerstep_repro.plot import main as plot
+from powerstep_repro.report.__main__ import main as report
 from powerstep_repro.table import main as table
 
 BLOCKED = """
@@ -36,7 +37,8 @@ def test_everything_is_made_without_torch(world):
     expected = {f"{name}.{suffix}" for name in figures for suffix in ("pdf", "png")}
     expected |= {f"{name}.{suffix}" for name in tables for suffix in ("md", "csv", "tex")}
     assert made == expected
-    assert "python -m powerstep_repro.sweep large profile=h100" in done.stdout
+    command = f"python -m powerstep_repro.sweep large profile=h100 results_dir={world.results}"
+    assert command in done.stdout
 
 
 def test_a_single_table_is_printed(world, capsys):
@@ -62,6 +64,29 @@ def test_bad_input_is_one_sentence(world, command, arguments, sentence):
         command([*arguments, f"results_dir={world.results}"])
     assert str(error.value).startswith(sentence)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "names"), [(plot, ["all"]), (plot, ["small"]), (table, ["cost"]), (report, [])]
+)
+def test_a_results_folder_that_is_not_there_is_a_sentence_and_is_not_made(tmp_path, command, names):
+    with pytest.raises(UserError, match="there is no folder "):
+        command([*names, f"results_dir={tmp_path / 'nodir'}"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_needs_no_run_needs_no_results_folder(tmp_path):
+    assert plot(["spt", f"results_dir={tmp_path / 'new'}"]) == 0
+    assert table(["memory", "parallelism", f"results_dir={tmp_path / 'new'}"]) == 0
+    assert (tmp_path / "new" / "tiny" / "figures" / "spt.pdf").exists()
+
+
+def test_the_printed_command_names_the_results_folder_and_the_data(world, capsys):
+    given = ["data.path=/a b", f"results_dir={world.results}"]
+    assert plot(["lr", "profile=h100", *given]) == 0
+    printed = capsys.readouterr().out
+    assert f"sweep lr profile=h100 results_dir={world.results} 'data.path=/a b'\n" in printed
+    assert "FOLDER" not in printed
 
 
 def test_help_names_the_figures(capsys):

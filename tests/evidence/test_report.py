@@ -87,6 +87,47 @@ def test_a_departure_of_the_setup_is_found_by_its_value(world):
     assert (effect.released, effect.plain) == ("4.600 (n=1)", "4.500 (n=1)")
 
 
+RERUN = {
+    "run": "gpt2_small-powerstep-lr6e-04-s1337-150f6d9e62",
+    "step": 200,
+    "device": "NVIDIA H100 80GB HBM3",
+    "same_card": True,
+    "train_loss": [5.123456, 5.123458],
+    "max_abs_diff": 3.5e-6,
+    "mean_abs_diff": 1.25e-7,
+    "first_differing_step": 12,
+    "revisions": ["0123456789ab", "ba9876543210"],
+}
+
+
+def test_a_run_that_was_repeated_is_told_of(world):
+    assert "Repeating a run" not in document(Evidence(world.results, "h100"))
+    folder = world.results / "h100" / "reruns"
+    folder.mkdir(parents=True)
+    (folder / "first.json").write_text(json.dumps(RERUN))
+    exact = {"first_differing_step": None, "max_abs_diff": 0.0, "mean_abs_diff": 0}
+    other = RERUN | exact | {"same_card": False, "device": "NVIDIA H200"}
+    (folder / "second.json").write_text(json.dumps(other))
+    text = document(Evidence(world.results, "h100"))
+    assert "2 recorded runs were started again from the same config, 1 of them on the same" in text
+    assert "1 of 2 equal the record in every logged digit" in text
+    assert (
+        f"| {RERUN['run']} | NVIDIA H100 80GB HBM3 | 200 | 5.123456 | 5.123458 | 3.5e-06 "
+        "| 1.2e-07 | 12 | 0123456789ab and ba9876543210 |" in text
+    )
+    assert "| NVIDIA H200 (another card) | 200 | 5.123456 | 5.123458 | 0 | 0 | none |" in text
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"run": 1}', json.dumps(RERUN | {"step": None})])
+def test_a_damaged_repetition_is_named(world, damage):
+    folder = world.results / "h100" / "reruns"
+    folder.mkdir(parents=True)
+    (folder / "bad.json").write_text(damage)
+    text = document(Evidence(world.results, "h100"))
+    assert "## Repeating a run" not in text
+    assert "bad.json tells of no repeated run" in text
+
+
 @pytest.fixture(scope="module")
 def page(make_world):
     """A written report of a few runs."""
