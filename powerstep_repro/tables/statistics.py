@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy  # loads scipy.stats at its first use, which a figure does not need
 
 from powerstep_repro.paper import INTERVAL, MARGIN
 
@@ -66,7 +66,7 @@ def interval(values: np.ndarray, coverage: float = INTERVAL) -> Gap:
     n = len(values)
     if n < 2:
         return Gap(float(values.mean()) if n else float("nan"), None, None, n)
-    test = stats.ttest_1samp(values, 0.0) if values.std() > 0 else None
+    test = scipy.stats.ttest_1samp(values, 0.0) if values.std() > 0 else None
     if test is None:  # all equal: an interval of no width
         return Gap(float(values[0]), float(values[0]), float(values[0]), n)
     ends = test.confidence_interval(coverage)
@@ -119,7 +119,7 @@ def _two_way(table: np.ndarray, mean: float, coverage: float) -> Gap:
     spread = ms_seed**2 / (n - 1) + ms_window**2 / (windows - 1)
     spread += ms_error**2 / ((n - 1) * (windows - 1))
     freedom = max(variance**2 / spread, 1.0) if spread > 0 else float(n - 1)
-    low, high = stats.t.interval(coverage, freedom, loc=mean, scale=float(np.sqrt(variance)))
+    low, high = scipy.stats.t.interval(coverage, freedom, loc=mean, scale=float(np.sqrt(variance)))
     return Gap(mean, float(low), float(high), n, words)
 
 
@@ -172,10 +172,10 @@ def overall(verdicts: list[str]) -> str:
 
 def slope(x: np.ndarray, y: np.ndarray, coverage: float = INTERVAL) -> Gap:
     """Fit a line through (x, y), each (k,), and return its slope with its interval (k >= 3)."""
-    fit = stats.linregress(x, y)
+    fit = scipy.stats.linregress(x, y)
     if len(x) < 3:
         return Gap(float(fit.slope), None, None, len(x), "models")
-    reach = float(stats.t.ppf(0.5 + coverage / 2, len(x) - 2) * fit.stderr)
+    reach = float(scipy.stats.t.ppf(0.5 + coverage / 2, len(x) - 2) * fit.stderr)
     return Gap(
         float(fit.slope), float(fit.slope) - reach, float(fit.slope) + reach, len(x), "models"
     )

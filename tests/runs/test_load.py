@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from powerstep_repro.runs import load
+from powerstep_repro.runs.files import frame_of_rows, jsonl_rows, read_jsonl
 
 
 def run_path(root, name):
@@ -319,6 +320,46 @@ def test_no_content_of_a_file_makes_loading_fail(tmp_path, name, data):
         loaded.windows(run)
     assert loaded.steps is not None
     (folder / name).unlink()
+
+
+_ROW = st.fixed_dictionaries(
+    {"step": st.integers(1, 4), "tokens": st.integers(0, 9)},
+    optional=dict.fromkeys(("train_loss", "lr"), st.floats() | st.integers(0, 5)),
+).map(json.dumps)
+_NO_ROW = """
+[1]
+{"step": 1
+"b": 2}
+1, 2
+{}
+{"step": 1.5}
+{"step": true, "tokens": 1}
+{"step": 2, "tokens": 2.0}
+{"step": 9223372036854775808, "tokens": 1}
+{"step": 3, "tokens": null}
+{"step": 4, "tokens": 1, "lr": "x"}
+{"step": 5}
+""".split("\n")
+
+
+@given(
+    st.lists(_ROW, max_size=6),
+    st.lists(st.sampled_from(_NO_ROW), max_size=2),
+    st.booleans(),
+    st.randoms(),
+)
+def test_a_log_read_in_one_go_is_as_one_read_line_by_line(
+    tmp_path_factory, rows, odd, ended, random
+):
+    lines = rows + odd
+    random.shuffle(lines)
+    path = tmp_path_factory.getbasetemp() / "log.jsonl"
+    path.write_text("\n".join(lines) + "\n" * ended)
+    expected, bad = jsonl_rows(path)
+    frame, counted = read_jsonl(path)
+    assert counted == bad
+    expected = frame_of_rows(json.loads(line) for line in expected.values())
+    pd.testing.assert_frame_equal(frame, expected, check_like=True)
 
 
 def test_neither_torch_nor_wandb_is_imported_to_load():
