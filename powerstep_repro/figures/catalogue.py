@@ -90,7 +90,8 @@ def _why(label: str, cell: Cell) -> str:
     if not cell.runs:
         return f"{label} (failed): {NOT_RUN}" if cell.failed else f"{label}: {NOT_RUN}"
     outcome = cell.outcome
-    return f"{label}: no data" + (f" ({outcome.words()})" if outcome.n else "")
+    ended = "validation " if outcome.finals else ""
+    return f"{label}: no data" + (f" ({ended}{outcome.words()})" if outcome.n else "")
 
 
 def _note(lines: Sequence[Line]) -> str:

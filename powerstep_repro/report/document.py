@@ -270,7 +270,7 @@ def _repeated(evidence: Evidence) -> list[str]:
 def _benchmarks(evidence: Evidence) -> list[str]:
     """The benchmark's files, where ``make bench`` has left any."""
     parts = []
-    for benchmark in benchmarks.read(evidence.folder.parent):
+    for benchmark in benchmarks.read(evidence):
         facts = {k: v for k, v in benchmark.items() if isinstance(v, str | int | float)}
         shown = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in facts.items() if k != "kind")
         parts += [f"### Benchmark: {benchmark['kind']}", shown + "."]

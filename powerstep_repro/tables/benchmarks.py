@@ -1,26 +1,26 @@
 """What ``make bench`` left under ``<results_dir>/bench``: one JSON a kind and device."""
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from powerstep_repro.evidence import Evidence
+from powerstep_repro.runs.files import read_json
 
-def read(results_dir: Path) -> list[dict[str, Any]]:
-    """Return the content of every benchmark file that has rows, sorted by name.
 
-    Each gets ``kind``, the file's name up to the device. A file that is damaged is left out.
+def read(evidence: Evidence) -> list[dict[str, Any]]:
+    """Return the content of every benchmark file, sorted by name; one without rows is a problem.
+
+    Each gets ``kind``, the file's name up to the device.
     """
     found = []
-    for path in sorted((results_dir / "bench").glob("*.json")):
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        rows = content.get("rows") if isinstance(content, dict) else None
+    for path in sorted((evidence.folder.parent / "bench").glob("*.json")):
+        content = read_json(path)
+        rows = content.get("rows")
         rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         if rows:
             found.append(content | {"kind": path.stem.partition("-")[0], "rows": rows})
+        else:
+            evidence.loaded.problem(f"{path} holds no rows of a benchmark: it is left out")
     return found
 
 
@@ -58,6 +58,8 @@ def layout(benchmark: Mapping[str, Any]) -> list[str]:
 def _text(value: Any) -> str:
     if value is None:
         return "n/a"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")

@@ -175,7 +175,7 @@ def cost(evidence: Evidence, sweeps: Sequence[str]) -> Table:
     )
     by_cell = {(model, name): cell for (model, name, _), cell in cells.items()}
     order = list(MODELS)
-    alone = benchmarks.step_ms(benchmarks.read(evidence.folder.parent))
+    alone = benchmarks.step_ms(benchmarks.read(evidence))
     speeds = {
         key: _cost(evidence, groups[key], alone.get(key))
         for key in sorted(groups, key=lambda k: order.index(k[0]) if k[0] in order else len(order))

@@ -47,7 +47,11 @@ def foreign_parquet(run):
 DAMAGES = {
     # what is done to a run: what is then said of it, on the figure and as a warning
     "a last row without a loss": (lossless_end, "log cut, step 50", "log ends at step 50"),
-    "an empty log": (lambda run: keep_lines(run, 0), "AdamW: no data", "holds no row"),
+    "an empty log": (
+        lambda run: keep_lines(run, 0),
+        "AdamW: no data (validation 3.000)",
+        "holds no row",
+    ),
     "half a log": (lambda run: keep_lines(run, 15), "log cut, step 750", "log ends at step 750"),
     "no log": (
         lambda run: [path.unlink() for path in run.glob("metrics.*")],
@@ -200,6 +204,15 @@ def test_the_commands_end_well_on_every_damage_at_once(world, capsys):
     assert table(["all", *arguments]) == 0
     assert report(arguments) == 0
     assert len(list((world.results / "h100" / "tables").iterdir())) == 3 * len(CATALOGUE)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"rows": 3}', '{"rows": [1, "a"]}'])
+def test_a_damaged_benchmark_is_named(world, content):
+    (world.results / "bench").mkdir()
+    (world.results / "bench" / "optimizers-a-card.json").write_text(content)
+    text = document(Evidence(world.results, "h100"))
+    assert "optimizers-a-card.json holds no rows of a benchmark" in text
+    assert "Speed, measured side by side" not in text
 
 
 @pytest.mark.parametrize("command", [plot, table, report])

@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from powerstep_repro.config.paths import CONF
 from powerstep_repro.errors import UserError
+from powerstep_repro.figures.catalogue import CATALOGUE
 from powerstep_repro.plot import main as plot
 from powerstep_repro.report.__main__ import main as report
 from powerstep_repro.table import main as table
@@ -87,6 +89,13 @@ def test_the_printed_command_names_the_results_folder_and_the_data(world, capsys
     printed = capsys.readouterr().out
     assert f"sweep lr profile=h100 results_dir={world.results} 'data.path=/a b'\n" in printed
     assert "FOLDER" not in printed
+
+
+def test_the_makefile_has_a_target_for_every_figure_with_its_sweeps():
+    makefile = (CONF.parent / "Makefile").read_text()
+    for name, spec in CATALOGUE.items():
+        assert f"$(eval $(call figure,{name},{' '.join(spec.sweeps)}," in makefile
+    assert "powerstep_repro.table all profile=$(PROFILE)" in makefile
 
 
 def test_help_names_the_figures(capsys):

@@ -87,6 +87,64 @@ def test_a_departure_of_the_setup_is_found_by_its_value(world):
     assert (effect.released, effect.plain) == ("4.600 (n=1)", "4.500 (n=1)")
 
 
+BENCHMARKS = {
+    "optimizers-nvidia-h100-80gb-hbm3": {
+        "device": "NVIDIA H100 80GB HBM3",
+        "versions": {"torch": "2.13.0"},
+        "time": "2026-01-01T00:00:00+00:00",
+        "dtype": "fp32",
+        "copy_bytes_per_s": 2.5e12,
+        "rows": [
+            {
+                "model": "gpt2_small",
+                "params": 124_373_760,
+                "label": "powerstep (fused)",
+                "ms": 0.934567,
+                "ms_rounds": [0.93, 0.94],
+                "extra_bytes": None,
+            },
+            {
+                "model": "gpt2_small",
+                "params": 124_373_760,
+                "label": "a peer",
+                "failed": "ImportError: no a|b",
+            },
+        ],
+    },
+    "training-nvidia-h100-80gb-hbm3": {
+        "device": "NVIDIA H100 80GB HBM3",
+        "rows": [
+            {
+                "model": "gpt2_small",
+                "shape": {"n_layer": 12},
+                "optimizer": "adamw",
+                "compile": True,
+                "who": "nanoGPT",
+                "tokens_per_s": 512345.6,
+                "mfu": 0.4321,
+            }
+        ],
+    },
+}
+
+
+def test_benchmarks_are_shown_row_by_row(world):
+    assert "measured side by side" not in document(Evidence(world.results, "h100"))
+    (world.results / "bench").mkdir()
+    for name, content in BENCHMARKS.items():
+        (world.results / "bench" / f"{name}.json").write_text(json.dumps(content))
+    text = document(Evidence(world.results, "h100"))
+    lines = text[text.index("## Speed, measured side by side") :].splitlines()
+    assert "### Benchmark: optimizers" in lines
+    assert "device NVIDIA H100 80GB HBM3, time 2026-01-01T00:00:00+00:00, dtype fp32, " in text
+    assert "| model | params | label | ms | extra bytes | failed |" in lines
+    ours = "| gpt2_small | 124,373,760 | powerstep (fused) | 0.9346 | n/a | n/a |"
+    peer = "| gpt2_small | 124,373,760 | a peer | n/a | n/a | ImportError: no a\\|b |"
+    assert lines[lines.index(ours) + 1] == peer
+    assert "| model | optimizer | compile | who | tokens per s | mfu |" in lines
+    assert "| gpt2_small | adamw | yes | nanoGPT | 5.123e+05 | 0.4321 |" in lines
+
+
 RERUN = {
     "run": "gpt2_small-powerstep-lr6e-04-s1337-150f6d9e62",
     "step": 200,

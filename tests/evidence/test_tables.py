@@ -192,6 +192,24 @@ def test_quantization_separates_the_codes(world):
     }
 
 
+@pytest.mark.parametrize(
+    ("profile", "verdict"), [("paper", "reproduced"), ("h100", "another model")]
+)
+def test_large_models_compare_int8_with_adamw(world, profile, verdict):
+    """At h100 they are scaled down: shown, with their gap, but judged as another model."""
+    hub = {"profile": profile, "log_interval": 10_000}
+    world.add("large", {"model": "qwen3_32b", "optimizer": "adamw"}, losses=(2.5, 2.6), **hub)
+    int8 = {"model": "qwen3_32b", "optimizer": "powerstep_int8"}
+    world.add("large", int8, losses=(2.51, 2.61), **hub)
+    rows = rows_of("valid_large", world, profile)[1]
+    row = next(r for r in rows if (r["model"], r["optimizer"]) == tuple(int8.values()))
+    assert (row["ours"], row["our_gap"], row["n"]) == ("2.56", "0.01", "2")
+    assert (row["ci_low"], row["ci_high"]) != ("n/a", "n/a")
+    assert row["verdict"] == verdict
+    assert {r["ours"] for r in rows if r["model"] != "qwen3_32b"} == {"not run"}
+    assert len({r["model"] for r in rows}) == 4
+
+
 def test_a_blow_up_that_stayed_finite_is_said(world):
     facts = {"summary": {"blown_up_at": 55}}
     world.add("quant", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(4.15,))

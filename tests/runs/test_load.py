@@ -339,7 +339,7 @@ _NO_ROW = """
 {"step": 3, "tokens": null}
 {"step": 4, "tokens": 1, "lr": "x"}
 {"step": 5}
-""".split("\n")
+""".splitlines()
 
 
 @given(
