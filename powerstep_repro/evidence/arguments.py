@@ -10,6 +10,8 @@ from powerstep_repro.config import choices, suggestion
 from powerstep_repro.errors import UserError
 from powerstep_repro.evidence.cells import RESULTS, Evidence, Source
 
+logger = logging.getLogger(__name__)
+
 ALL = "all"
 
 
@@ -65,13 +67,16 @@ def parse(
         raise UserError(f"unknown profile {profile!r}{near}: choose one of {', '.join(known)}")
     results_dir = pairs.pop("results_dir", str(RESULTS))
     wanted = list(names) if ALL in asked else list(dict.fromkeys(asked))
-    if not Path(results_dir).is_dir() and (not what or any(names[name] for name in wanted)):
+    reads_runs = not what or any(names[name] for name in wanted)
+    if reads_runs and not Path(results_dir).is_dir():
         raise UserError(
             f"there is no folder {results_dir!r} to read runs from: results_dir is the folder "
             "that holds <profile>/runs"
         )
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     evidence = Evidence(results_dir, profile, [f"{key}={value}" for key, value in pairs.items()])
+    if reads_runs and not (evidence.folder / "runs").is_dir():
+        logger.warning("there is no folder %s: nothing was run", evidence.folder / "runs")
     return wanted, evidence
 
 

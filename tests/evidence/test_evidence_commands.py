@@ -77,6 +77,17 @@ def test_a_results_folder_that_is_not_there_is_a_sentence_and_is_not_made(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_profile_without_runs_is_drawn_as_not_run_with_a_warning(world, caplog):
+    """Also what a results folder taken one level too deep looks like."""
+    world.add("small", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(3.0,))
+    assert plot(["lr", "profile=h100", f"results_dir={world.results}"]) == 0
+    assert caplog.messages == []
+    assert plot(["lr", "profile=h100", f"results_dir={world.results / 'h100'}"]) == 0
+    assert caplog.messages == [
+        f"there is no folder {world.results}/h100/h100/runs: nothing was run"
+    ]
+
+
 def test_what_needs_no_run_needs_no_results_folder(tmp_path):
     assert plot(["spt", f"results_dir={tmp_path / 'new'}"]) == 0
     assert table(["memory", "parallelism", f"results_dir={tmp_path / 'new'}"]) == 0
