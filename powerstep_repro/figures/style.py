@@ -125,8 +125,11 @@ def save(figure: Figure, stem: Path, suffixes: Sequence[str] = ("pdf", "png")) -
         metadata = {"Software": None} if suffix == "png" else {"CreationDate": None}
         path = stem.with_name(f"{stem.name}.{suffix}")
         partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        with house_style():
-            figure.savefig(partial, format=suffix, metadata=metadata)
-        partial.replace(path)
+        try:
+            with house_style():
+                figure.savefig(partial, format=suffix, metadata=metadata)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
         written.append(path)
     return written

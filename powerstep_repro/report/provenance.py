@@ -119,7 +119,7 @@ def effects(departure: Departure, evidence: Evidence) -> list[Effect]:
         as_released = name == departure.released
         if departure.setting:
             key, value = departure.setting
-            as_released = as_released and view.pop(key) == value
+            as_released = as_released and view.pop(key, None) == value
         if as_released or name == departure.plain:
             side = released if as_released else plain
             side[canonical([view, config["data"].get("hash")])].append(run)
@@ -159,6 +159,7 @@ def _words(loaded: Loaded, runs: list[str]) -> str:
         mean = sum(final.loss for final in finals.values()) / len(finals)
         parts.append(f"{mean:.3f} (n={len(finals)})")
     diverged = [run for run in runs if loaded.runs.at[run, "status"] == "diverged"]
-    parts += [f"diverged at step {int(loaded.runs.at[run, 'diverged_at']):,}" for run in diverged]
+    steps = [loaded.runs.at[run, "diverged_at"] for run in diverged]
+    parts += [f"diverged at step {step:,.0f}" if step == step else "diverged" for step in steps]
     rest = len(runs) - len(finals) - len(diverged)
     return "; ".join(parts + ([f"{rest} unfinished"] if rest else []))

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from powerstep_repro.evidence import Evidence
 from powerstep_repro.figures.catalogue import draw
+from powerstep_repro.paper import DEPARTURES
 from powerstep_repro.plot import main as plot
 from powerstep_repro.report.__main__ import main as report
 from powerstep_repro.report.document import document
+from powerstep_repro.report.provenance import device_hours, effects, total_tokens
 from powerstep_repro.table import main as table
 from powerstep_repro.tables.catalogue import CATALOGUE, build
+from powerstep_repro.tables.judged import judge_all
 
 ADAMW = {"model": "gpt2_small", "optimizer": "adamw"}
 
@@ -173,6 +176,7 @@ def pair(make_world):
     powerstep = {"model": "gpt2_small", "optimizer": "powerstep", "lr": 6e-4}
     (run,) = world.add("stacey", powerstep, losses=(3.0,))
     world.add("small", ADAMW, losses=(3.0,))
+    world.add("small", powerstep, losses=(3.0,), overrides=("weight_decay_on=all",))
     return world, run
 
 
@@ -180,7 +184,9 @@ def pair(make_world):
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(_ROWS, _SUMMARY, st.lists(st.floats(), max_size=3) | st.text(max_size=3), st.booleans())
-def test_no_log_and_no_summary_ends_a_figure_or_a_table(pair, rows, summary, windows, replace):
+def test_no_log_and_no_summary_ends_a_figure_a_table_or_the_report(
+    pair, rows, summary, windows, replace
+):
     world, run = pair
     sound = [{"step": s, "tokens": s * 122880, "train_loss": 9 - s / 300} for s in (1, 700, 1500)]
     lines = rows if replace else sound + rows
@@ -192,6 +198,11 @@ def test_no_log_and_no_summary_ends_a_figure_or_a_table(pair, rows, summary, win
     draw("stacey", evidence).canvas.draw()
     for name in ("valid_small", "lr_tuned", "cost"):
         build(name, evidence)
+    for departure in DEPARTURES:
+        effects(departure, evidence)
+    judge_all(evidence)
+    device_hours(evidence)
+    total_tokens(evidence)
 
 
 def test_the_commands_end_well_on_every_damage_at_once(world, capsys):
