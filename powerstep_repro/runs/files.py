@@ -60,10 +60,14 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     return {
         key: value
         for key, value in read_json(run_dir / SUMMARY).items()
-        if not (key in _SUMMARY_NUMBERS and type(value) not in (int, float))
+        if not (key in _SUMMARY_NUMBERS and not _is_number(value))
         and not (key in _SUMMARY_TEXTS and not isinstance(value, str))
         and not (key == "status" and value not in STATES)
     }
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 2**63  # neither NaN nor infinite
 
 
 def jsonl_rows(path: Path) -> tuple[dict[int, bytes], int]:

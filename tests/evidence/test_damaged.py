@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from powerstep_repro.evidence import Evidence
@@ -183,6 +183,7 @@ def pair(make_world):
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+@example([], {"status": "finished", "steps": float("inf"), "diverged_at": 2**70}, [], False)
 @given(_ROWS, _SUMMARY, st.lists(st.floats(), max_size=3) | st.text(max_size=3), st.booleans())
 def test_no_log_and_no_summary_ends_a_figure_a_table_or_the_report(
     pair, rows, summary, windows, replace
