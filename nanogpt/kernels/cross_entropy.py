@@ -9,9 +9,9 @@ import triton.language as tl
 from torch import Tensor
 
 # A row is read twice. Few programs at a time on a multiprocessor keep the rows in flight within
-# the second-level cache, so that the second reading does not come from memory.
-BLOCK = 8192
-WARPS = 32
+# the second-level cache, so that the second reading hardly comes from memory.
+BLOCK = 16384
+WARPS = 16
 
 
 @triton.jit

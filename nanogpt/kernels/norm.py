@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Rows that a program takes at a time, and warps, forward and backward.
+# Rows that a program takes at a time, and warps: the fastest at widths 768 and 1024 on an H100.
 FORWARD = (2, 4)
-BACKWARD = (2, 4)
+BACKWARD = (1, 4)
 # Programs of the backward pass. Each sums the weight's gradient over its own rows, in a fixed
 # order: the result is the same on every card and in every run.
 PROGRAMS = 1024
