@@ -14,9 +14,16 @@ BLOCK = 16384
 WARPS = 16
 
 
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
 @triton.jit
 def _loss_and_gradient(logits, targets, losses, n_classes, scale, BLOCK: tl.constexpr):
-    """Write a row's loss; replace its logits by ``scale * (softmax - one_hot)``."""
+    """Write a row's loss; replace its logits by ``scale * (softmax - one_hot)``.
+
+    Arithmetic limits it as much as memory does: powers of two instead of e, the scale as a shift
+    of the exponent, and the target's one subtracted where it is, not looked for in every element.
+    """
     row = tl.program_id(0).to(tl.int64)
     logits += row * n_classes
     largest = tl.full((), float("-inf"), tl.float32)
@@ -25,20 +32,25 @@ def _loss_and_gradient(logits, targets, losses, n_classes, scale, BLOCK: tl.cons
         at = start + tl.arange(0, BLOCK)
         x = tl.load(logits + at, mask=at < n_classes, other=float("-inf")).to(tl.float32)
         before, largest = largest, tl.maximum(largest, tl.max(x, 0))
-        total = total * tl.exp(before - largest) + tl.sum(tl.exp(x - largest), 0)
-    log_total = largest + tl.log(total)
+        shift = largest * LOG2_E
+        total *= tl.exp2(before * LOG2_E - shift)
+        total += tl.sum(tl.exp2(x * LOG2_E - shift), 0)
 
     target = tl.load(targets + row)
     known = (target >= 0) & (target < n_classes)
     picked = tl.load(logits + target, mask=known, other=float("nan")).to(tl.float32)
+    log_total = largest + tl.log(total)
     tl.store(losses + row, log_total - picked)
-    tl.debug_barrier()  # another thread may overwrite the target's logit from here on
+    tl.debug_barrier()  # from here on another thread may overwrite the target's logit
+    shift = largest * LOG2_E + tl.log2(total / scale)
     for start in range(0, n_classes, BLOCK):
         at = start + tl.arange(0, BLOCK)
         x = tl.load(logits + at, mask=at < n_classes, other=float("-inf")).to(tl.float32)
-        gradient = tl.exp(x - log_total) - tl.where(at == target, 1.0, 0.0)
-        gradient = (gradient * scale).to(logits.dtype.element_ty)
+        gradient = tl.exp2(x * LOG2_E - shift).to(logits.dtype.element_ty)
         tl.store(logits + at, gradient, mask=at < n_classes)
+    tl.debug_barrier()
+    gradient = (tl.exp(picked - log_total) - 1.0) * scale
+    tl.store(logits + target, gradient.to(logits.dtype.element_ty), mask=known)
 
 
 class LinearCrossEntropy(torch.autograd.Function):
