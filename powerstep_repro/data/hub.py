@@ -15,7 +15,7 @@ from typing import Any
 from powerstep_repro.config.paths import CONF
 from powerstep_repro.data import tokenizers
 from powerstep_repro.data.remote import commit, first_line
-from powerstep_repro.data.shards import Documents, Report, Rows, silent
+from powerstep_repro.data.shards import Documents, Report, Rows, SourceError, silent
 from powerstep_repro.data.store import Corpus, ensure, is_complete
 from powerstep_repro.errors import UserError
 
@@ -226,7 +226,7 @@ class Stream:
 
 def _column(names: list[str], config: Mapping[str, Any]) -> str:
     if config["text_column"] not in names:
-        raise UserError(
+        raise SourceError(
             f"data set {config['id']} has no column {config['text_column']!r} (text_column); "
             f"it has {', '.join(names)}"
         )
@@ -237,7 +237,7 @@ def _texts(values: list[Any], column: str) -> list[str]:
     """Return a column's texts; rows without one are left out."""
     for value in values:
         if not isinstance(value, str | None):
-            raise UserError(f"column {column!r} (text_column) holds {value!r}, which is no text")
+            raise SourceError(f"column {column!r} (text_column) holds {value!r}, which is no text")
     return [value for value in values if value is not None]
 
 

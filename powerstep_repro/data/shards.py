@@ -36,6 +36,10 @@ Report = Callable[[str, int, int, int | None], None]
 """Called with the split, its documents and tokens done so far, and its documents in all."""
 
 
+class SourceError(UserError):
+    """The documents themselves are at fault: what was made of them is of no use to a later call."""
+
+
 def silent(split: str, documents: int, tokens: int, total: int | None) -> None:
     """Report nothing."""
 
@@ -238,7 +242,7 @@ def _encode_shard(texts: list[str], path: Path) -> None:
         pieces += (np.asarray(ids, np.int64), [_tokenizer.end])
     tokens = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     if (largest := int(tokens.max(initial=0))) >= _tokenizer.vocab_size:
-        raise UserError(
+        raise SourceError(
             f"tokenizer {_tokenizer.name} gave token id {largest}, beyond its vocabulary of "
             f"{_tokenizer.vocab_size}"
         )

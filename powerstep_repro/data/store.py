@@ -18,7 +18,7 @@ from typing import IO
 
 from nanogpt.data import DTYPES, FORMAT, dataset_hash
 from powerstep_repro.data import tokenizers
-from powerstep_repro.data.shards import Documents, Pool, Report, silent, tokenize
+from powerstep_repro.data.shards import Documents, Pool, Report, SourceError, silent, tokenize
 from powerstep_repro.data.tokenizers import Tokenizer
 from powerstep_repro.errors import UserError
 
@@ -122,7 +122,7 @@ def ensure(
 ) -> bool:
     """Tokenize a corpus into a data set unless it is there.
 
-    An interrupted call leaves its finished shards to the next.
+    An interrupted call leaves its finished shards to the next, a refused one does not.
 
     Args:
         folder: The data set's final place.
@@ -137,12 +137,22 @@ def ensure(
     Raises:
         UserError: The corpus is empty, or as for :func:`publish`.
     """
-    built = publish(
-        folder, lambda staging: _tokenized(folder, staging, corpus(), workers, report), wait=wait
-    )
+
+    def fill(staging: Path) -> dict:
+        try:
+            return _tokenized(folder, staging, corpus(), workers, report)
+        except SourceError:
+            _remove_shards(folder)
+            raise
+
+    built = publish(folder, fill, wait=wait)
+    _remove_shards(folder)
+    return built
+
+
+def _remove_shards(folder: Path) -> None:
     for leftover in folder.parent.glob(f".{folder.name}.partial-*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    return built
 
 
 def _tokenized(folder: Path, staging: Path, corpus: Corpus, workers: int, report: Report) -> dict:
@@ -194,7 +204,7 @@ def _tokenized(folder: Path, staging: Path, corpus: Corpus, workers: int, report
             size, meta[f"{split}_sha256"] = _join(shards, staging / f"{split}.bin", limit)
             meta[f"{split}_tokens"] = size // width
             if size == 0:
-                raise UserError(
+                raise SourceError(
                     f"the {'validation' if split == 'val' else 'training'} split of data set "
                     f"{corpus.name} is empty: its source holds too little text"
                 )

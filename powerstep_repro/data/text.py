@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from powerstep_repro.data import tokenizers
-from powerstep_repro.data.shards import Report, Rows, silent
+from powerstep_repro.data.shards import Report, Rows, SourceError, silent
 from powerstep_repro.data.store import Corpus, ensure
 from powerstep_repro.errors import UserError
 
@@ -82,6 +82,8 @@ def _find(config: Mapping[str, Any]) -> list[Path]:
     else:
         found = [Path(name) for name in glob.glob(str(place), recursive=True)]
     found = sorted(path for path in found if path.is_file() and path.stat().st_size)
+    if not found and not place.exists() and not any(mark in str(place) for mark in "*?["):
+        raise UserError(f"data.path={pattern} does not exist")
     if not found:
         raise UserError(f"data.path={pattern} holds no text: no file there that is not empty")
     return found
@@ -91,11 +93,11 @@ def _read(path: Path, sha256: str, val_fraction: float) -> tuple[str, str]:
     """Return a file's text for training and for validation."""
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise UserError(f"{path} changed while it was being read; run again")
+        raise SourceError(f"{path} changed while it was being read; run again")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(
+        raise SourceError(
             f"{path} is not UTF-8 text: byte 0x{content[error.start]:02x} at offset "
             f"{error.start}; name the files to read with a glob pattern, such as 'folder/**/*.txt'"
         ) from None
