@@ -1,13 +1,31 @@
-"""The one exception whose text is meant for the person at the keyboard."""
+"""The one exception whose text is meant for the person at the keyboard, and who raises it."""
 
+import argparse
 import signal
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import NoReturn
 
 
 class UserError(ValueError):
     """Bad input: one clear sentence that names the thing, its value and what is allowed."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A command's parser; what is wrong with the arguments is a ``UserError`` like any other."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments."""
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def require(module: str, what: str, extra: str) -> None:
+    """Refuse ``what`` where a package of one of pyproject.toml's extras is not installed."""
+    if find_spec(module) is None:
+        raise UserError(
+            f"{what} needs {module}, which is not installed: python -m pip install -e '.[{extra}]'"
+        )
 
 
 def exit_on_user_error(main: Callable[[], int | None]) -> NoReturn:

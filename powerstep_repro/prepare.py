@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from powerstep_repro.errors import UserError, exit_on_user_error
+from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 
 HELP = """\
 Make the token files of a data set, once, so that training runs find them.
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     from powerstep_repro.config import choices
     from powerstep_repro.data.resolve import module
 
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m powerstep_repro.prepare",
         usage="%(prog)s NAME [key=value ...]",
         description=HELP,

@@ -1,13 +1,12 @@
 """The command line that ``plot``, ``table`` and ``report`` share."""
 
-import argparse
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from powerstep_repro.config import choices, suggestion
-from powerstep_repro.errors import UserError
+from powerstep_repro.errors import CommandParser, UserError
 from powerstep_repro.evidence.cells import RESULTS, Evidence, Source
 
 logger = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ def parse(
         UserError: an unknown name, key or profile, with the nearest known one; a results folder
             that is not there, unless all that is asked for needs no run.
     """
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=f"python -m powerstep_repro.{command}",
         usage=f"%(prog)s {'NAME ... ' if what else ''}[profile=tiny] [results_dir=results] "
         "[key=value ...]",

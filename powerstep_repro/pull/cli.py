@@ -18,7 +18,7 @@ from powerstep_repro.config import (
     run_name,
     suggestion,
 )
-from powerstep_repro.errors import UserError
+from powerstep_repro.errors import CommandParser, UserError
 from powerstep_repro.pull.convert import convert, outcome
 from powerstep_repro.pull.place import put, rows_in
 from powerstep_repro.pull.remote import RemoteRun, runs_of
@@ -34,7 +34,7 @@ EPILOG = """\
 Each run comes whole or not at all: its full history, counted against what the run logged. A run
 directory that holds as many rows or more is left alone; checkpoints are never touched. Runs that
 are not of this harness are skipped. Needs `wandb login` or WANDB_API_KEY, and wandb itself:
-python -m pip install 'powerstep-repro[wandb]'.
+python -m pip install -e '.[wandb]'.
 
 Exit code: 0 all that was asked for is there, 1 if a run could not be brought back whole.
 
@@ -47,7 +47,7 @@ examples:
 
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
-    out = argparse.ArgumentParser(
+    out = CommandParser(
         prog="python -m powerstep_repro.pull",
         description="Bring runs that logger=wandb mirrored back as run directories.",
         epilog=EPILOG,

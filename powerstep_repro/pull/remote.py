@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from powerstep_repro.errors import UserError
+from powerstep_repro.errors import UserError, require
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,9 @@ def _reason(error: BaseException) -> str:
 
 
 def _connect() -> Any:
-    try:
-        import wandb
-    except ImportError:
-        raise UserError(
-            "wandb is not installed: python -m pip install 'powerstep-repro[wandb]'"
-        ) from None
+    require("wandb", "pull", "wandb")
+    import wandb
+
     try:
         return wandb.Api()
     # SystemExit too: wandb leaves through it when a login is refused.

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from powerstep_repro.config import expand, sweep_names
-from powerstep_repro.errors import UserError
+from powerstep_repro.errors import CommandParser, UserError, require
 from powerstep_repro.sweep import plan, stock
 from powerstep_repro.sweep.local import Outcome, Pool, log_path
 from powerstep_repro.sweep.plan import Entry
@@ -35,7 +35,7 @@ examples:
 
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
-    out = argparse.ArgumentParser(
+    out = CommandParser(
         prog="python -m powerstep_repro.sweep",
         description="Train all runs of a sweep file that are not there yet.",
         epilog=EPILOG,
@@ -135,6 +135,8 @@ def main(argv: list[str] | None = None) -> int:
         return MISSING if missing else 0
     entries = stock.entries(planned, need_data=not args.dry_run)
     todo = plan.work_order(entries)
+    if todo and not args.dry_run:
+        what_it_takes(args, planned[0].config)
     if args.executor == "local":
         workers = make_workers(
             len(todo),
@@ -160,14 +162,22 @@ def main(argv: list[str] | None = None) -> int:
     return closing(outcome, console) if outcome else 0
 
 
+def what_it_takes(args, config: dict) -> None:
+    """Refuse what every run would fail for, before anything is printed or started."""
+    if args.executor != "local":
+        require("submitit", f"--executor {args.executor}", "slurm")
+    if args.executor == "slurm":
+        from powerstep_repro.sweep.slurm import check_commands
+
+        check_commands()
+    if config["logger"]["name"] == "wandb":
+        require("wandb", "logger=wandb", "wandb")
+
+
 def train_on_cluster(args, todo: list[Entry], report, console: Console) -> Outcome | None:
     """Submit the runs through submitit and watch them; None if they are not to be watched."""
-    try:
-        import submitit
-    except ImportError:
-        raise UserError(
-            f"--executor {args.executor} needs submitit: pip install 'powerstep-repro[slurm]'"
-        ) from None
+    import submitit
+
     from powerstep_repro.sweep import slurm, watch
 
     folder = (todo[0].run_dir.parent.parent / ".jobs").absolute()

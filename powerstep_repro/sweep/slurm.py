@@ -121,6 +121,15 @@ def _number(text: str):
     return int(text) if text.isdigit() else text
 
 
+def check_commands() -> None:
+    """Refuse a machine without Slurm's commands."""
+    if shutil.which("sbatch") is None or shutil.which("srun") is None:
+        raise UserError(
+            "--executor slurm needs the commands sbatch and srun, which are not on PATH; "
+            "--executor local trains on this machine"
+        )
+
+
 def executor(
     folder: Path,
     *,
@@ -145,11 +154,7 @@ def executor(
     Raises:
         UserError: there is no Slurm here, or an option that it does not take.
     """
-    if shutil.which("sbatch") is None or shutil.which("srun") is None:
-        raise UserError(
-            "--executor slurm needs the commands sbatch and srun, which are not on PATH; "
-            "--executor local trains on this machine"
-        )
+    check_commands()
     parameters = {
         "job_name": "powerstep",
         "time": time_min,

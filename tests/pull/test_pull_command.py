@@ -211,7 +211,9 @@ def test_without_wandb_or_a_login_the_sentence_says_what_to_do(server, pull, tmp
     with pytest.raises(UserError, match=r"no access to W&B .*log in with `wandb login`"):
         pull()
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match="wandb is not installed: python -m pip install"):
+    with pytest.raises(
+        UserError, match="pull needs wandb, which is not installed: python -m pip install -e"
+    ):
         pull()
 
 

@@ -70,6 +70,30 @@ def test_overrides(command, arguments, examples):
     throw()
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    [
+        ("prepare", [], "NAME"),
+        ("prepare", ["text", "--path=text.txt"], "--path=text.txt"),
+        ("sweep", [], "name"),
+        ("sweep", ["beta", "--workers", "two"], "--workers: invalid int value: 'two'"),
+        ("sweep", ["beta", "--missing", "--dry-run"], "not allowed with"),
+        ("pull", ["someone/something", "--limit"], "--limit"),
+        ("plot", ["small", "--profile", "tiny"], "--profile"),
+        ("table", ["--all"], "--all"),
+        ("report", ["--html"], "--html"),
+    ],
+)
+def test_wrong_options_are_one_sentence_too(command, arguments, words):
+    answer = ask(command, *arguments)
+    assert answer.code == 1
+    assert answer.out == ""
+    (line,) = answer.err.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+    assert line.endswith(f"(see python -m powerstep_repro.{command} --help)")
+
+
 META = {"format": 1, "name": "x", "dtype": "uint16", "vocab_size": 257, "tokenizer": "byte"}
 META |= {"train_tokens": 200, "val_tokens": 200, "hash": "0" * 16, "source": {}}
 TOKENS = np.arange(200, dtype="<u2").tobytes()

@@ -119,6 +119,27 @@ def test_what_is_wrong_is_said_in_a_sentence(arguments, sentence):
         cli.main(arguments)
 
 
+@pytest.mark.parametrize(
+    ("package", "arguments", "sentence"),
+    [
+        ("submitit", ["--executor", "slurm"], "--executor slurm needs submitit"),
+        ("nothing", ["--executor", "slurm"], "needs the commands sbatch and srun"),
+        ("wandb", ["logger=wandb"], "logger=wandb needs wandb"),
+    ],
+)
+def test_what_every_run_would_lack_is_said_before_anything(
+    world, tmp_path, monkeypatch, capsys, package, arguments, sentence
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=sentence) as refused:
+        cli.main([*world, *arguments])
+    if package in str(refused.value):
+        assert "pip install -e '.[" in str(refused.value)
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "results").exists()
+
+
 def test_overrides_may_stand_before_and_after_options():
     args = cli.parse(["beta", "profile=tiny", "--workers", "2", "seed=2", "--dry-run"])
     assert args.overrides == ["profile=tiny", "seed=2"]
