@@ -18,9 +18,13 @@ class Progress:
     """Shows each step's row: a live line on a terminal, plain lines elsewhere.
 
     Plain lines come at the first step, at evaluations, and every ten seconds besides.
+
+    Args:
+        again: The run was started before; that it found nothing to go on from is worth a line.
     """
 
-    def __init__(self):
+    def __init__(self, again: bool = False):
+        self._again = again
         self._live: RichProgress | None = None
         self._task = None
         self._loss = self._seconds = None
@@ -55,6 +59,8 @@ class Progress:
         step = row["step"]
         if self._first and step > 1:
             self._say(f"resuming after step {step - 1}")
+        elif self._first and self._again:
+            self._say("no checkpoint: starts at step 1")
         self._average(row)
         if self._live is not None:
             if self._task is None:

@@ -20,8 +20,9 @@ from omegaconf import DictConfig
 
 from nanogpt.errors import CheckpointError, InputError, OutOfMemory
 from powerstep_repro.config import CONF, axes, compose, identity_view, product, run_dir, with_data
-from powerstep_repro.errors import UserError, exit_on_user_error
-from powerstep_repro.runs.files import ENDED, ERROR, read_summary
+from powerstep_repro.errors import UserError, exit_on_user_error, require
+from powerstep_repro.runs.files import CONFIG, ENDED, ERROR, read_summary
+from powerstep_repro.runs.record import Recorder, stated_config
 
 # What each of these says is meant for the user as it stands.
 EXPECTED = (UserError, InputError, OutOfMemory, CheckpointError)
@@ -146,10 +147,13 @@ def run(config: dict[str, Any]) -> int:
         config = with_data(config, data.hash, data.name)
         folder = Path(run_dir(config))
         summary = read_summary(folder)
-        if summary.get("status") in ENDED:
+        damaged = bool(summary) and stated_config(folder) is None
+        if summary.get("status") in ENDED and not damaged:
             if rank == 0:
                 print(f"already {_outcome(summary, folder)}")
             return 0
+        if damaged and rank == 0:
+            print(f"{folder / CONFIG} is missing or damaged: it is written anew, the run goes on")
         return _train(config, data, folder, rank)
     except EXPECTED as error:
         # Bad input is seen by all ranks, other trouble perhaps by one alone.
@@ -179,15 +183,19 @@ def _outcome(summary: dict[str, Any], folder: Path) -> str:
 
 
 def _train(config: dict[str, Any], data: Any, folder: Path, rank: int) -> int:
-    from powerstep_repro.runs.record import Recorder
+    from nanogpt.runtime import Runtime
 
+    # Before there is a folder: a device or a package that is not there is no failed run.
+    names = ("device", "precision", "deterministic", "compile")
+    runtime = Runtime(**{name: config[name] for name in names})
     mirror = None
     if rank == 0 and config["logger"]["name"] == "wandb":
+        require("wandb", "logger=wandb", "wandb")
         from powerstep_repro.runs.wandb_mirror import WandbMirror
 
         mirror = WandbMirror(config)
     with Recorder(folder, config, mirror) if rank == 0 else nullcontext() as recorder:
-        result, facts = _compute(config, data, folder, recorder)
+        result, facts = _compute(config, data, folder, runtime, recorder)
         if recorder is not None:
             before = recorder.previous.get("peak_memory_bytes") or 0
             facts["peak_memory_bytes"] = max(before, facts["peak_memory_bytes"])
@@ -203,21 +211,23 @@ def _train(config: dict[str, Any], data: Any, folder: Path, rank: int) -> int:
     return 128 + result.signal if result.signal else 0
 
 
-def _compute(config: dict[str, Any], data: Any, folder: Path, recorder: Any) -> tuple[Any, dict]:
+def _compute(
+    config: dict[str, Any], data: Any, folder: Path, runtime: Any, recorder: Any
+) -> tuple[Any, dict]:
     """Build model and optimizer and train; returns the trainer's result and measured facts."""
     import torch
 
     from nanogpt.checkpoint import CheckpointStore
     from nanogpt.loop import train
-    from nanogpt.runtime import Runtime, decay_groups, seeded
+    from nanogpt.runtime import decay_groups, seeded
     from nanogpt.settings import Settings
     from powerstep_repro import models
     from powerstep_repro.optim import create, state_bytes
     from powerstep_repro.progress import Progress
     from powerstep_repro.runs import provenance
 
-    names = ("device", "precision", "deterministic", "compile")
-    with Runtime(**{name: config[name] for name in names}) as runtime, Progress() as progress:
+    again = recorder is not None and bool(recorder.previous)
+    with runtime, Progress(again) as progress:
         seeded(config["seed"])
         # The top-level context counts: the model's own is only its default.
         shape = {**config["model"], "context": config["context"]}

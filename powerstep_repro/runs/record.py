@@ -92,6 +92,18 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
+def stated_config(run_dir: str | Path) -> dict[str, Any] | None:
+    """Read the config that a run directory states; None where it is missing or no run's."""
+    try:
+        config = yaml.safe_load((Path(run_dir) / CONFIG).read_bytes())
+        check_config(config)
+        canonical(config)
+        return config if math.isfinite(float(config["lr"])) else None
+    # The last three: a date, a list within itself, an endless number.
+    except (OSError, ValueError, yaml.YAMLError, TypeError, RecursionError, OverflowError):
+        return None
+
+
 class Recorder:
     """Writes a run directory; holds its lock as a context manager.
 
@@ -124,12 +136,6 @@ class Recorder:
         self._take_lock()
         try:
             self._check_config()
-            text = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
-            write_whole(self.run_dir / CONFIG, text.encode())
-            # An earlier end no longer holds; a kill may have left a file half-written.
-            old = [self.run_dir / PARQUET, self.run_dir / ERROR, *self.run_dir.glob("*.tmp")]
-            for path in old:
-                path.unlink(missing_ok=True)
             self.previous = read_summary(self.run_dir)
             self._began = time.monotonic()
             self._summary = {
@@ -142,6 +148,13 @@ class Recorder:
                 pid=os.getpid(),
                 host=socket.gethostname(),
             )
+            # An earlier end no longer holds; a kill may have left a file half-written.
+            old = [self.run_dir / PARQUET, self.run_dir / ERROR, *self.run_dir.glob("*.tmp")]
+            for path in old:
+                path.unlink(missing_ok=True)
+            # After the summary: a run that had ended with a damaged config must not look whole.
+            text = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
+            write_whole(self.run_dir / CONFIG, text.encode())
         except BaseException:
             self._release()
             raise
@@ -192,12 +205,9 @@ class Recorder:
         self._log = self._lock = None
 
     def _check_config(self) -> None:
-        path = self.run_dir / CONFIG
-        try:
-            there = yaml.safe_load(path.read_text())
-            check_config(there)
-        except (OSError, ValueError, yaml.YAMLError):
-            return  # missing, or no run's config, cut by hand: written anew
+        there = stated_config(self.run_dir)
+        if there is None:
+            return  # written anew
         old, new = identity_view(there), identity_view(self.config)
         if canonical(old) != canonical(new):
             flat_old, flat_new = dict(flatten(old)), dict(flatten(new))

@@ -8,16 +8,17 @@ from pathlib import Path
 from rich.table import Table
 
 from powerstep_repro.sweep.estimate import History, duration, makespan
-from powerstep_repro.sweep.state import BUSY, DONE, NEW, RESUME, RETRY, classify
+from powerstep_repro.sweep.state import BUSY, DAMAGED, DONE, NEW, RESUME, RETRY, classify
 
 IN_NAME = {"model", "optimizer", "lr", "seed"}  # overrides that a run's name tells
 
 # The order of work: cut runs first (they hold finished work), failed ones last (so that a run which
 # always fails delays nothing), runs that another process trains only at the very end.
-RANK = {RESUME: 0, NEW: 1, RETRY: 2, BUSY: 3, DONE: 4}
+RANK = {RESUME: 0, NEW: 1, DAMAGED: 1, RETRY: 2, BUSY: 3, DONE: 4}
 LABEL = {
     NEW: "to do",
     RESUME: "to resume",
+    DAMAGED: "config.yaml damaged, to do again",
     RETRY: "failed, to retry",
     DONE: "done",
     BUSY: "being trained by another process",

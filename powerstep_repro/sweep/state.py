@@ -6,9 +6,11 @@ from pathlib import Path
 
 from powerstep_repro.runs import is_locked
 from powerstep_repro.runs.files import ENDED, METRICS, read_summary
+from powerstep_repro.runs.record import stated_config
 
 # What a sweep does with a run, by what is found on disk.
 NEW, RESUME, RETRY, DONE, BUSY = "new", "resume", "retry", "done", "busy"
+DAMAGED = "damaged"
 
 HEADER = "--- "  # begins the line that a sweep writes into a run's log before each attempt
 TAIL_BYTES = 65536
@@ -26,13 +28,16 @@ def _tail(path: Path) -> list[bytes]:
 
 
 def classify(run_dir: Path) -> tuple[str, dict]:
-    """The run's state, one of NEW, RESUME, RETRY, DONE, BUSY, and its summary.
+    """The run's state, one of NEW, RESUME, RETRY, DONE, BUSY, DAMAGED, and its summary.
 
     Finished and diverged runs are DONE: both are results. A run that says "running" while nobody
     holds its lock was killed, and resumes like an interrupted one.
+    One that has ended is DAMAGED without its config: nothing that reads runs finds it.
     """
     summary = read_summary(run_dir)
     status = summary.get("status")
+    if status in ENDED and stated_config(run_dir) is None:
+        return DAMAGED, {}
     if status in ENDED:
         return DONE, summary
     if is_locked(run_dir):

@@ -61,6 +61,14 @@ def test_killed_from_outside_and_within_a_checkpoint(harness, chance, run):
     assert summary(harness.run())["starts"] == 3
 
 
+def test_killed_before_the_first_checkpoint_it_says_that_it_starts_anew(harness, chance):
+    run = (*GPT2, "optimizer=powerstep", "checkpoint_interval=100")
+    kill_from_outside(harness, run, chance, 2)
+    assert harness.start(run, (*run, "results_dir=whole")).end() == 0, harness.said
+    assert harness.said.count("no checkpoint: starts at step 1") == 1
+    assert not differences(left(harness.run("whole")), left(harness.run()))
+
+
 def test_a_log_is_one_history_after_any_number_of_kills(harness, chance):
     run = (*GPT2, "optimizer=powerstep", "steps=20", "checkpoint_interval=2")
     kills, first = 0, 1

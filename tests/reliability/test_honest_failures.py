@@ -11,6 +11,7 @@ import pickle
 import resource
 import shutil
 import signal
+import sys
 from functools import partial
 
 import pytest
@@ -126,6 +127,25 @@ def test_what_fits_nowhere_is_refused_before_it_is_built(harness, overrides, wor
         assert word in the_error(harness)
 
 
+def no_wandb(pipe) -> None:
+    """A machine without W&B's package."""
+    sys.modules["wandb"] = None
+
+
+@pytest.mark.parametrize(
+    ("override", "accident", "words"),
+    [
+        ("logger=wandb", no_wandb, "logger=wandb needs wandb, which is not installed: "),
+        ("device=mps", None, "device is 'mps', but torch finds no MPS device"),
+    ],
+)
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="needs a machine without MPS")
+def test_what_is_not_there_is_refused_before_there_is_a_run(harness, override, accident, words):
+    assert harness(*RUN, override, accident=accident) == 1
+    assert words in the_error(harness)
+    assert not harness.runs()
+
+
 def interrupted_while(where: str, number: int, pipe) -> None:
     """A signal that comes when the loop, which takes signals politely, does not run."""
     import powerstep_repro.data
@@ -183,6 +203,24 @@ def test_a_checkpoint_of_an_older_version_is_refused(harness):
     (harness.run() / "summary.json").unlink()
     assert harness(*RUN) == 1
     assert "has format 0; this version reads 1" in the_error(harness)
+
+
+def without_a_key(pipe) -> None:
+    """A version whose configs did not have a key yet."""
+    from powerstep_repro import train
+
+    view = train.identity_view
+    train.identity_view = lambda config: {
+        key: value for key, value in view(config).items() if key != "weight_decay_on"
+    }
+
+
+def test_a_checkpoint_of_an_older_versions_config_is_refused_with_the_keys(harness):
+    assert harness(*RUN, accident=without_a_key) == 0
+    (harness.run() / "summary.json").unlink()
+    assert harness(*RUN) == 1
+    differing = "weight_decay_on ('absent' there, 'matrices' here)"
+    assert the_error(harness).endswith(f"belongs to another configuration: {differing}")
 
 
 def renamed_parameter(pipe) -> None:

@@ -67,6 +67,10 @@ if mode != "deaf":
 else:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 run_dir.mkdir(parents=True, exist_ok=True)
+(run_dir / "config.yaml").write_text(
+    "{profile: tiny, model: {name: gpt2_small}, optimizer: {name: adamw}, data: {name: text}, "
+    "lr: 0.001, seed: 1, steps: 5}"
+)
 with open(run_dir / ".lock", "a+") as lock:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

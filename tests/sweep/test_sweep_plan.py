@@ -3,18 +3,21 @@
 import json
 
 import pytest
+import yaml
 from rich.console import Console
 from sweep_fakes import entry
 
+from powerstep_repro.runs import load
 from powerstep_repro.sweep import plan
 from powerstep_repro.sweep.estimate import History, duration, makespan
 from powerstep_repro.sweep.report import Pace, loss_text
-from powerstep_repro.sweep.state import last_row, last_words
+from powerstep_repro.sweep.state import DAMAGED, last_row, last_words
 
 
 def with_status(folder, name, status, **summary):
     out = entry(folder, name, "steps=200")
     out.run_dir.mkdir(parents=True)
+    (out.run_dir / "config.yaml").write_text(yaml.safe_dump(out.config))
     (out.run_dir / "summary.json").write_text(json.dumps({"status": status, **summary}))
     return out
 
@@ -63,6 +66,31 @@ def test_makespan_gives_the_next_run_to_whoever_is_free():
 )
 def test_durations_read_well(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, b"", b"[1, 2]", b"lr: [", b"\xff\xfe\x00", b"profile: tiny"),
+        *({"lr": "fast"}, {"lr": float("inf")}, {"seed": None}, {"model": 3}, {"steps": "x"}),
+    ],
+)
+def test_what_no_figure_would_find_is_not_done(tmp_path, content):
+    """A run is done for a sweep if the loader reads it, and is named as damaged if it does not."""
+    run = with_status(tmp_path, "run", "finished", steps=200)
+    fine = with_status(tmp_path, "fine", "finished", steps=200)
+    path = run.run_dir / "config.yaml"
+    if content is None:
+        path.unlink()
+    elif isinstance(content, dict):
+        path.write_text(yaml.safe_dump(run.config | content))
+    else:
+        path.write_bytes(content)
+    plan.take_stock([run, fine], History())
+    assert load(tmp_path).damaged == ["run"]
+    assert (run.state, fine.state) == (DAMAGED, "done")
+    assert plan.work_order([run, fine]) == [run]
+    assert "1 config.yaml damaged, to do again, 1 done" in plan.headline([run, fine], 1)
 
 
 def test_states_and_order_of_work(tmp_path):

@@ -13,10 +13,10 @@ def row(step, seconds=2.0, **fields):
     }
 
 
-def shown(capsys, monkeypatch, rows, steps, seconds_a_row=2.0):
+def shown(capsys, monkeypatch, rows, steps, seconds_a_row=2.0, again=False):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    with progress.Progress() as show:
+    with progress.Progress(again) as show:
         for each in rows:
             now[0] += seconds_a_row
             show(each, steps)
@@ -38,3 +38,9 @@ def test_the_pace_leaves_out_the_first_step_which_compiles(capsys, monkeypatch):
 
 def test_a_resumed_run_says_where_it_goes_on(capsys, monkeypatch):
     assert shown(capsys, monkeypatch, [row(41)], 100)[0] == "resuming after step 40"
+
+
+def test_a_run_started_again_that_finds_no_checkpoint_says_so(capsys, monkeypatch):
+    lines = shown(capsys, monkeypatch, [row(1)], 100, again=True)
+    assert lines[0] == "no checkpoint: starts at step 1"
+    assert shown(capsys, monkeypatch, [row(1)], 100)[0].startswith("step 1/100")

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import signal
 
 import pytest
@@ -47,6 +48,23 @@ def test_a_finished_run_is_not_trained_again(command):
     assert summary(command.run) == before
     assert command("seed=2") == 0
     assert len(command.runs) == 2
+
+
+def test_a_finished_run_without_its_config_is_done_again(command):
+    """Nothing would find it: its config is restored, from its checkpoint without training again."""
+    assert command() == 0
+    config, before = (command.run / "config.yaml").read_bytes(), rows(command.run)
+    for lost in ("config", "checkpoints too"):
+        (command.run / "config.yaml").write_text("lr: [")
+        if lost == "checkpoints too":
+            shutil.rmtree(command.run / "checkpoints")
+        assert command() == 0
+        assert "config.yaml is missing or damaged: it is written anew" in command.said
+        assert ("no checkpoint: starts at step 1" in command.said) == (lost != "config")
+        assert summary(command.run)["status"] == "finished"
+        assert (command.run / "config.yaml").read_bytes() == config
+        assert rows(command.run) == before
+        assert (command.run / "metrics.parquet").is_file()
 
 
 def test_a_run_killed_outright_goes_on_to_what_an_undisturbed_one_is(command, tmp_path, text):
@@ -144,8 +162,7 @@ def test_bad_input_is_one_sentence_and_a_non_zero_code(command, overrides, words
     assert line.startswith("error: ")
     for word in words:
         assert word in line
-    for run in command.runs:  # whatever was begun says that it failed
-        assert summary(run)["status"] == "failed"
+    assert not command.runs  # what cannot be trained is no run
 
 
 def test_help_names_groups_keys_and_examples(command):
