@@ -1,7 +1,8 @@
 # Every target does its own set-up: a virtual environment in .venv, with only what the target needs.
 #   PROFILE=tiny|h100|paper   which runs a figure or table shows (only tiny trains from a fig-* target)
 #   SWEEP=NAME                which file of sweeps/ `make sweep` runs
-#   ARGS="..."                passed on to the command behind the target, e.g. ARGS="--dry-run"
+#   ARGS="..."                passed on to the command behind the target, e.g. ARGS="--dry-run"; of
+#                             several commands all get its key=value, and only the sweep its options
 PROFILE ?= tiny
 SWEEP   ?= small
 ARGS    ?=
@@ -39,20 +40,24 @@ test: $(TEST_READY) ## lint and run the tests (CPU; GPU tests skip themselves)
 	$(VENV)/bin/ruff format --check .
 	$(PY) -m pytest -n 2 $(ARGS)
 
+# Shell words: leaves the key=value of ARGS, however they are quoted, as "$@".
+KEY_VALUES = set -- $(ARGS); for word; do shift; \
+	  case "$$word" in -*) ;; *=*) set -- "$$@" "$$word";; esac; done
+
 # $(call figure,NAME,sweeps that fill it,table beside it). Under PROFILE=tiny what is missing is
 # trained first; a failed run is reported after the figure of what there is has been drawn.
 define figure
 FIGURES += $(1)
 .PHONY: fig-$(1)
 fig-$(1): $(FIGURES_READY)
-	@status=0; \
+	@$$(KEY_VALUES); status=0; \
 	if [ "$(PROFILE)" = tiny ]; then for sweep in $(2); do \
-	  $(PY) -m powerstep_repro.sweep $$$$sweep profile=$(PROFILE) --missing || \
+	  $(PY) -m powerstep_repro.sweep $$$$sweep profile=$(PROFILE) "$$$$@" --missing || \
 	    { $(MAKE) --no-print-directory $(TRAIN_READY) && \
 	      $(PY) -m powerstep_repro.sweep $$$$sweep profile=$(PROFILE) $(ARGS); } || status=$$$$?; \
 	done; fi; \
-	$(PY) -m powerstep_repro.plot $(1) profile=$(PROFILE) && \
-	$(if $(3),$(PY) -m powerstep_repro.table $(3) profile=$(PROFILE) &&) exit $$$$status
+	$(PY) -m powerstep_repro.plot $(1) profile=$(PROFILE) "$$$$@" && \
+	$(if $(3),$(PY) -m powerstep_repro.table $(3) profile=$(PROFILE) "$$$$@" &&) exit $$$$status
 endef
 $(eval $(call figure,spt,,))
 $(eval $(call figure,small,small,valid_small))
@@ -63,10 +68,10 @@ $(eval $(call figure,lr,lr,))
 $(eval $(call figure,stacey,stacey,))
 
 tables: $(FIGURES_READY) ## write every table of PROFILE from its logs
-	$(PY) -m powerstep_repro.table all profile=$(PROFILE) $(ARGS)
+	@$(KEY_VALUES); set -x; $(PY) -m powerstep_repro.table all profile=$(PROFILE) "$$@"
 
 report: $(FIGURES_READY) ## write results/PROFILE/REPORT.md and report.html from its logs
-	$(PY) -m powerstep_repro.report profile=$(PROFILE) $(ARGS)
+	@$(KEY_VALUES); set -x; $(PY) -m powerstep_repro.report profile=$(PROFILE) "$$@"
 
 sweep: $(TRAIN_READY) ## train the runs of sweeps/SWEEP.yaml that are not there yet
 	$(PY) -m powerstep_repro.sweep $(SWEEP) profile=$(PROFILE) $(ARGS)

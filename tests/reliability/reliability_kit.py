@@ -29,6 +29,7 @@ _context.set_forkserver_preload(
     [
         *("torch._dynamo", "powerstep_repro.train", "powerstep_repro.runs.record", "nanogpt.loop"),
         *("powerstep_repro.data.text", "powerstep_repro.models.gpt2", "powerstep_repro.optim"),
+        "powerstep_repro.models.qwen3_moe",
         *("powerstep_repro.progress", "powerstep_repro.runs.provenance", "pyarrow.parquet"),
     ]
 )

@@ -23,7 +23,7 @@ MOE = (
 CASES = [
     *(pytest.param((*GPT2, f"optimizer={name}"), id=f"gpt2-{name}") for name in names()),
     pytest.param((*GPT2, "optimizer=powerstep_int8", "precision=bf16"), id="gpt2-bf16"),
-    pytest.param((*MOE, "optimizer=adamw_int8"), id="moe"),
+    *(pytest.param((*MOE, f"optimizer={name}"), id=f"moe-{name}") for name in names()),
 ]
 
 
