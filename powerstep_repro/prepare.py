@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(choices('data'))}")
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="as above")
+    parser.add_argument("overrides", metavar="key=value", nargs="*", default=[], help="as above")
     options = parser.parse_args(arguments)
 
     config, data_dir = _config(options.name, options.overrides)

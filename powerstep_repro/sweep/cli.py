@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument(
         "overrides",
         nargs="*",
+        default=[],  # or the word would be named as required
         metavar="key=value",
         help="for every run; a list of values multiplies the runs, a key of the sweep replaces its",
     )

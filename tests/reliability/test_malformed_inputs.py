@@ -73,9 +73,9 @@ def test_overrides(command, arguments, examples):
 @pytest.mark.parametrize(
     ("command", "arguments", "words"),
     [
-        ("prepare", [], "NAME"),
+        ("prepare", [], "are required: NAME ("),
         ("prepare", ["text", "--path=text.txt"], "--path=text.txt"),
-        ("sweep", [], "name"),
+        ("sweep", [], "are required: name ("),
         ("sweep", ["beta", "--workers", "two"], "--workers: invalid int value: 'two'"),
         ("sweep", ["beta", "--missing", "--dry-run"], "not allowed with"),
         ("pull", ["someone/something", "--limit"], "--limit"),
