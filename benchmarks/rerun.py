@@ -7,8 +7,8 @@ The first form trains the run's own config, the schedule of all its steps includ
 command and stops it by a signal once the step is logged; the second reads a rerun that is there
 already, interrupted or ended. Both write JSON to ``<profile>/reruns/<run>.json`` beside the runs:
 the training loss of both at the step, the largest and the mean difference up to it, the first step
-that differs. A summary names the kind of card, not the card: whether it was the same one is said by
-``--same-card``, unless the kinds differ.
+that differs. Whether both ran on one card is known from its identity where the summaries record it;
+``--same-card`` says it for records that do not.
 """
 
 import argparse
@@ -130,7 +130,8 @@ def compare(original: Path, rerun: Path, step: int, same_card: bool | None = Non
         original: A run directory.
         rerun: Another of the same run, perhaps interrupted after ``step``.
         step: Counted from 1.
-        same_card: Whether both ran on one and the same card; None: not known.
+        same_card: Whether both ran on one and the same card, where the records do not tell; None:
+            not known.
 
     Returns:
         Plain values; differences are null if a loss is not finite in one of the two alone.
@@ -148,18 +149,21 @@ def compare(original: Path, rerun: Path, step: int, same_card: bool | None = Non
     a, b = (column[steps].to_numpy(float) for column in columns)
     differ = ~((a == b) | (np.isnan(a) & np.isnan(b)))
     gaps = np.where(differ, np.abs(a - b), 0.0)
-    devices = [str(loaded.runs.device.iloc[0]) for loaded in (first, second)]
-    if devices[0] != devices[1]:
-        same_card = False
     facts = [
         [loaded.runs[key].iloc[0] if key in loaded.runs else None for loaded in (first, second)]
-        for key in ("git_revision", "versions.torch")
+        for key in ("device", "device_uuid", "git_revision", "versions.torch")
     ]
-    revisions, versions = ([v if isinstance(v, str) else None for v in pair] for pair in facts)
+    devices, cards, revisions, versions = (
+        [v if isinstance(v, str) else None for v in pair] for pair in facts
+    )
+    if all(cards):
+        same_card = cards[0] == cards[1]
+    elif devices[0] != devices[1]:
+        same_card = False
     return {
         "run": name,
         "step": step,
-        "device": " and ".join(dict.fromkeys(devices)),
+        "device": " and ".join(dict.fromkeys(str(device) for device in devices)),
         "same_card": same_card,
         "train_loss": [_finite(a[-1]), _finite(b[-1])],
         "max_abs_diff": _finite(gaps.max()),

@@ -23,6 +23,7 @@ from powerstep_repro.config import CONF, axes, compose, identity_view, product, 
 from powerstep_repro.errors import UserError, exit_on_user_error, require
 from powerstep_repro.runs.files import CONFIG, ENDED, ERROR, read_summary
 from powerstep_repro.runs.record import Recorder, stated_config
+from powerstep_repro.utilisation import speed_line
 
 # What each of these says is meant for the user as it stands.
 EXPECTED = (UserError, InputError, OutOfMemory, CheckpointError)
@@ -207,7 +208,10 @@ def _train(config: dict[str, Any], data: Any, folder: Path, rank: int) -> int:
                 diverged_at=result.diverged_at,
                 **facts,
             )
-            print(_outcome(read_summary(folder), folder))
+            summary = read_summary(folder)
+            print(_outcome(summary, folder))
+            if line := speed_line(folder, summary, config["precision"]):
+                print(line)
     return 128 + result.signal if result.signal else 0
 
 
@@ -237,6 +241,7 @@ def _compute(
         if recorder is not None:
             recorder.summary(
                 device=torch.cuda.get_device_name() if cuda else provenance.processor_name(),
+                device_uuid=provenance.card_uuid() if cuda else None,
                 world_size=runtime.world,
                 n_params=model.n_params(),
                 n_active_params=model.n_active_params(),

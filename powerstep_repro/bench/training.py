@@ -24,22 +24,13 @@ from nanogpt.model import GPT, GPTConfig
 from nanogpt.runtime import Runtime, decay_groups, seeded
 from nanogpt.settings import Settings
 from powerstep_repro.bench.optimizers import MODELS
-from powerstep_repro.bench.timing import ROUNDS
+from powerstep_repro.bench.timing import ROUNDS, device_name
 from powerstep_repro.errors import UserError
 from powerstep_repro.optim import create
+from powerstep_repro.utilisation import peak_flops
 
 WARMUP_STEPS = 5
 TOKENS = 4_000_000
-
-# Dense FLOP/s of cards by the products' precision, from their data sheets; part of the card's name.
-PEAKS = {
-    "H100 PCIe": {"bf16": 756e12, "fp32": 51e12},
-    "H100": {"bf16": 989e12, "fp32": 67e12},
-    "H200": {"bf16": 989e12, "fp32": 67e12},
-    "A100": {"bf16": 312e12, "fp32": 19.5e12},
-    "L40S": {"bf16": 362e12, "fp32": 91.6e12},
-    "RTX 4090": {"bf16": 165e12, "fp32": 82.6e12},
-}
 
 
 @dataclass(frozen=True)
@@ -105,7 +96,7 @@ def _row(who: str, job: Job, device: torch.device, seconds: list[float]) -> dict
     with torch.device("meta"):
         model = GPT(job.shape)
     rate = statistics.median(rates)
-    peak = _peak(device, job.precision)
+    peak = peak_flops(device_name(device), job.precision)
     world = Runtime().world
     return asdict(job) | {
         "who": who,
@@ -221,11 +212,3 @@ def _random_tokens(folder: Path, vocab_size: int) -> Path:
     (folder / "meta.json").write_text(json.dumps(meta))
     (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": vocab_size}))
     return folder
-
-
-def _peak(device: torch.device, precision: str) -> float | None:
-    if device.type != "cuda":
-        return None
-    name = torch.cuda.get_device_name(device)
-    kind = "fp32" if precision == "fp32" else "bf16"
-    return next((peaks[kind] for card, peaks in PEAKS.items() if card in name), None)

@@ -64,6 +64,14 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def card_uuid() -> str | None:
+    """Return the current CUDA device's own identity, where torch tells it."""
+    import torch
+
+    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    return None if uuid is None else str(uuid)
+
+
 def peak_process_bytes() -> int:
     """Return the most memory that this process has held, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

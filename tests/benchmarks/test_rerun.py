@@ -55,6 +55,12 @@ def test_other_kinds_of_card_are_not_the_same_card(rerun, make_run):
     assert report["same_card"] is False
 
 
+@pytest.mark.parametrize(("again", "same"), [("GPU-1", True), ("GPU-2", False)])
+def test_a_cards_own_identity_decides(rerun, make_run, again, same):
+    first, second = make_run("a", device_uuid="GPU-1"), make_run("b", device_uuid=again)
+    assert rerun.compare(first, second, 10, same_card=not same)["same_card"] is same
+
+
 def test_another_run_or_a_short_one_is_refused_in_a_sentence(rerun, make_run, tmp_path):
     run = make_run("a")
     with pytest.raises(UserError, match=r"not the same run: they differ in .*seed"):
