@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from powerstep_repro.config import CONF, choices, suggestion
-from powerstep_repro.errors import UserError, exit_on_user_error
+from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.models.count import Count, count
 from powerstep_repro.paper import MODELS, NUMBERS, TABLES, model_label, optimizer_label, value
 from powerstep_repro.paper import table as paper_table
@@ -27,11 +27,11 @@ PAPER_DEVICES = 256
 MASTER = 4.0
 
 EXPLANATION = """\
-The paper's "MB" is MiB of optimizer state, averaged over 256 devices. For a mixture of experts it
-counts the routed experts' parameters alone; for Qwen3-32B all parameters, with the norms held once
-by each of the 8 tensor-parallel ranks. "Whole model" counts every parameter once, and is what an
-evenly sharded state takes. The paper's "about 8x" is {ratio:.2f}, {masters:.2f} if the fp32 master
-copy of bf16 weights is counted, and {int8:.2f} against an 8-bit AdamW."""
+The paper's "MB" is MiB of optimizer state, averaged over its 256 devices. For a mixture of experts
+it counts the routed experts' parameters alone; for Qwen3-32B all parameters, with the norms held
+once by each of the 8 tensor-parallel ranks. "Whole model" counts every parameter once, and is what
+an evenly sharded state takes. The paper's "about 8x" is {ratio:.2f}, {masters:.2f} if the fp32
+master copy of bf16 weights is counted, and {int8:.2f} against an 8-bit AdamW."""
 
 
 def state_bytes_per_param() -> dict[str, float]:
@@ -182,11 +182,11 @@ def _names(given: str | None, default: Iterable[str], group: str) -> list[str]:
         if name not in known:
             hint = suggestion(name, known)
             raise UserError(f"unknown {group} {name!r}{hint}: choose one of {', '.join(known)}")
-    return wanted
+    return list(dict.fromkeys(wanted))
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m powerstep_repro.memory",
         description="Optimizer-state memory a device, in MiB. Without options: the paper's "
         "memory table beside its counting and beside the whole models.",
@@ -194,7 +194,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     many = "NAME[,NAME...]"
     parser.add_argument("--model", metavar=many, help="models of conf/model, or all")
     parser.add_argument("--optimizer", metavar=many, help="optimizers of conf/optimizer, or all")
-    parser.add_argument("--devices", type=int, default=PAPER_DEVICES, help="default: %(default)s")
+    parser.add_argument("--devices", type=int, help=f"default: {PAPER_DEVICES}")
     parser.add_argument("--format", choices=("table", "csv", "json"), default="table")
     parser.add_argument(
         "--measure",
@@ -211,9 +211,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     arguments = _arguments(argv)
-    if arguments.devices < 1:
-        raise UserError(f"--devices={arguments.devices} must be a whole number of at least 1.")
+    devices = PAPER_DEVICES if arguments.devices is None else arguments.devices
+    if devices < 1:
+        raise UserError(f"--devices={devices} must be a whole number of at least 1.")
     if arguments.measure:
+        if arguments.devices is not None:
+            raise UserError("--devices goes with the analytic table; --measure is of one device")
         from powerstep_repro.models.measure import measure
 
         models = _names(arguments.model, ["qwen3_0_6b"], "model")
@@ -223,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         memory_table = paper_table("memory")
         models = _names(arguments.model, dict.fromkeys(n.model for n in memory_table), "model")
         optimizers = _names(arguments.optimizer, TABLES["memory"].columns, "optimizer")
-        table = rows(models, optimizers, arguments.devices)
+        table = rows(models, optimizers, devices)
     if arguments.format == "json":
         print(json.dumps(table, indent=2))
     elif arguments.format == "csv":
@@ -232,8 +235,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         writer.writerows(table)
     else:
         print(as_text(table))
-        if not arguments.measure:
-            print(f"\nMiB of state a device, over {arguments.devices} devices.\n{explanation()}")
+        if arguments.measure:
+            print(f"\nOne step of each model's shape at profile {arguments.profile}.")
+        else:
+            print(f"\nMiB of state a device, over {devices} devices.\n{explanation()}")
     return 0
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from nanogpt.runtime import PRECISIONS
 from powerstep_repro.bench import output
 from powerstep_repro.bench.optimizers import DTYPES, MODELS, bench_optimizers
-from powerstep_repro.errors import UserError, exit_on_user_error
+from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.optim import names
 
 
@@ -91,7 +91,7 @@ def _device(name: str) -> torch.device:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m powerstep_repro.bench",
         description="Time optimizer steps and training, beside peers, in one process.",
     )

@@ -34,6 +34,11 @@ def prepare(
     config: Mapping[str, Any], data_dir: Path, workers: int = 1, report: Report = silent
 ) -> Path:
     """Return this Python's corpus, built first if need be (about two seconds)."""
+    if path := config.get("path"):
+        raise UserError(
+            f"data.path={path} is not read by data=builtin: choose data=tokens for a folder of "
+            "token files or data=text for one of text"
+        )
     folder = data_dir / f"builtin-{platform.python_implementation().lower()}-{_version()}"
     ensure(folder, corpus, report=report)
     return folder

@@ -274,7 +274,11 @@ class BaseOptimizer(torch.optim.Optimizer):
 
         torch would cast every state tensor to its parameter's dtype, which ruins codes (int8)
         and scales alike and cannot be undone afterwards. So tensors pass it in a wrapper.
+
+        Raises:
+            ValueError: The state is another optimizer's; nothing has been changed then.
         """
+        self._check_state_names(state_dict)
         shield = self.register_load_state_dict_pre_hook(
             lambda _, loaded: {**loaded, "state": _map_tensors(loaded["state"], _Shielded)}
         )
@@ -282,6 +286,16 @@ class BaseOptimizer(torch.optim.Optimizer):
             super().load_state_dict(state_dict)
         finally:
             shield.remove()
+
+    def _check_state_names(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a state whose entries have other names than this optimizer's."""
+        names = set(self.init_state(torch.zeros(1), self.param_groups[0]))
+        for loaded in state_dict["state"].values():
+            if loaded and set(loaded) != names:
+                raise ValueError(
+                    f"the loaded state is another optimizer's: it holds {', '.join(loaded)}; "
+                    f"{type(self).__name__} keeps {', '.join(sorted(names))}"
+                )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for p, values in state["state"].items():

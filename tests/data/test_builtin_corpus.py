@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from powerstep_repro.data import builtin, resolve, unigram_entropy
+from powerstep_repro.errors import UserError
 
 CONFIG = {"kind": "builtin", "name": "builtin"}
 
@@ -84,3 +85,9 @@ def test_unigram_entropy_adds_up_over_blocks():
 
 def test_unigram_entropy_of_the_corpus_is_that_of_english_bytes(data):
     assert 2.9 < unigram_entropy(data.val) < 3.6  # nats a byte
+
+
+def test_a_path_that_would_not_be_read_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"data.path=/texts is not read by data=builtin"):
+        resolve(CONFIG | {"path": "/texts"}, tmp_path)
+    assert not any(tmp_path.iterdir())

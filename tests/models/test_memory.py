@@ -80,6 +80,8 @@ def test_json_and_csv_hold_the_same_rows(capsys):
         (["--model", "qwen3_8"], r"unknown model 'qwen3_8' \(did you mean"),
         (["--optimizer", "adam"], "unknown optimizer 'adam'"),
         (["--devices", "0"], "--devices=0 must be"),
+        (["--measure", "--devices", "8"], "--devices goes with the analytic table"),
+        (["--formats", "csv"], "unrecognized arguments: --formats csv"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, sentence):
@@ -96,3 +98,10 @@ def test_real_state_is_the_analytic_figure(model, optimizer):
     assert row["state_mb"] * 2**20 == pytest.approx(
         row["measured_bytes_per_param"] * row["n_params"]
     )
+
+
+def test_a_name_given_twice_is_one_row(capsys):
+    memory.main(
+        ["--model", "gpt2_small,gpt2_small", "--optimizer", "adamw,adamw", "--format", "json"]
+    )
+    assert len(json.loads(capsys.readouterr().out)) == 1

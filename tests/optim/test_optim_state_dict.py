@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from powerstep_repro.optim import PowerStep, create, names
-from powerstep_repro.optim.base import BaseOptimizer, zeros_like_state
+from powerstep_repro.optim.base import BaseOptimizer
 
 OURS = [name for name in names() if name != "adamw"]
 SHAPES = [(33, 7), (129,), ()]
@@ -56,6 +56,31 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, dtype):
         assert torch.equal(p, q)
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("powerstep_int8", "powerstep"),
+        ("powerstep", "adamw"),
+        ("adamw_int8", "powerstep_int8"),
+        ("powerstep_int8", "adamw_int8"),
+    ],
+)
+def test_another_optimizers_state_is_refused_and_nothing_changed(name, other):
+    """It would be taken without a word, and fail inside the next step."""
+    params = parameters()
+    optimizer, stranger = create(name, params, lr=0.1), create(other, params, lr=0.7)
+    take_steps(optimizer, params, 1, seed=1)
+    take_steps(stranger, params, 1, seed=1)
+    before = through_a_file(optimizer.state_dict())
+    with pytest.raises(ValueError, match="the loaded state is another optimizer's: it holds"):
+        optimizer.load_state_dict(stranger.state_dict())
+    after = optimizer.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    for index, state in before["state"].items():
+        for key, value in state.items():
+            assert torch.equal(after["state"][index][key], value)
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_the_loaded_dictionary_is_not_stepped(name):
     """Otherwise two optimizers that load one checkpoint would share their state."""
@@ -78,17 +103,18 @@ class Nested(BaseOptimizer):
         super().__init__(params, lr=lr, weight_decay=0.0, implementation="auto")
 
     def init_state(self, p, group):
-        return {"momentum": zeros_like_state(p)}
+        codes = torch.tensor([-128, 0, 127], dtype=torch.int8)
+        return {
+            "block": {"codes": codes, "scale": torch.ones(1)},
+            "many": [torch.tensor([1 << 40]), torch.tensor([0.1], dtype=torch.float64)],
+            "step": torch.tensor(3.0),
+        }
 
 
 def test_nested_and_integer_state_keeps_its_dtype():
     params = [torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))]
     optimizer = Nested(params)
-    state = {
-        "block": {"codes": torch.tensor([-128, 0, 127], dtype=torch.int8), "scale": torch.ones(1)},
-        "many": [torch.tensor([1 << 40]), torch.tensor([0.1], dtype=torch.float64)],
-        "step": torch.tensor(3.0),
-    }
+    state = optimizer.init_state(params[0], optimizer.param_groups[0])
     optimizer.state[params[0]] = state
     fresh = Nested(params)
     fresh.load_state_dict(optimizer.state_dict())
