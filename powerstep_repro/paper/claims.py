@@ -175,8 +175,10 @@ CLAIMS: tuple[Claim, ...] = (
         models=("gpt2_small",),
         subjects=(_POWERSTEP,),
         reference=_ADAMW,
-        confirms="each at the best learning rate of its own grid, " + _INSIDE,
-        refutes="each at its own best learning rate, " + _OUTSIDE,
+        confirms="each at the best learning rate of its own grid, and neither at the grid's edge, "
+        + _INSIDE,
+        refutes="each at the best learning rate of its own grid, and neither at the grid's edge, "
+        + _OUTSIDE,
         assumed="the sweep over learning rates for each optimizer, which the paper did not do",
     ),
     Claim(

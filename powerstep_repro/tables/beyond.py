@@ -6,12 +6,13 @@ import numpy as np
 
 from powerstep_repro.evidence import Cell, Evidence, data_label, n_label, rate_label
 from powerstep_repro.figures.curves import Strand, read_strand
-from powerstep_repro.paper import MODELS, model_label
+from powerstep_repro.paper import MARGIN, MODELS, model_label
 from powerstep_repro.tables import benchmarks
 from powerstep_repro.tables.compare import clear_best, gap_of, gap_words, judge_parity
 from powerstep_repro.tables.losses import variant, variant_label
 from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Entry, Table, plain
 from powerstep_repro.tables.statistics import (
+    INCONCLUSIVE,
     NOT_RUN,
     BestRate,
     best_rate,
@@ -45,6 +46,22 @@ def tuned_cells(evidence: Evidence) -> dict[str, tuple[BestRate | None, Cell, li
     return chosen
 
 
+def judge_tuned(
+    ours: tuple[BestRate, Cell, list[Cell]],
+    theirs: tuple[BestRate, Cell, list[Cell]],
+    margin: float = MARGIN,
+) -> str:
+    """Judge "each at its own best rate, these two end alike".
+
+    Open, whatever the gap, while a side's best rate is the edge of what was run for it: beyond
+    the edge that side may end lower.
+    """
+    if ours[0] is None or theirs[0] is None:
+        return NOT_RUN
+    verdict = judge_parity(ours[1], theirs[1], margin)
+    return INCONCLUSIVE if ours[0].edge or theirs[0].edge else verdict
+
+
 def lr_tuned(evidence: Evidence) -> Table:
     """Build the table of each optimizer at its own best learning rate, GPT-2 Small."""
     tuned = tuned_cells(evidence)
@@ -76,7 +93,7 @@ def lr_tuned(evidence: Evidence) -> Table:
         if is_reference:
             verdict = "reference"
         elif cell.optimizer.startswith("powerstep"):
-            verdict = judge_parity(cell, reference)
+            verdict = judge_tuned(tuned[name], tuned["adamw"])
         steps = _steps_to(cell, targets) if best else NOT_RUN
         rates = ", ".join(map(rate_label, best.rates)) if best else NOT_RUN
         edge = (best.edge or "no") if best else NOT_RUN
@@ -106,8 +123,8 @@ def lr_tuned(evidence: Evidence) -> Table:
     table.notes = [
         "Best: lowest mean validation loss at the end among the rates that were run; a diverged "
         "run never wins. On an edge (lowest, highest, or the only rate run), a better rate may lie "
-        "beyond. Steps: the first whose smoothed training loss reaches AdamW's at the end of its "
-        "best run, same seed where there is one."
+        "beyond, and parity stays inconclusive. Steps: the first whose smoothed training loss "
+        "reaches AdamW's at the end of its best run, same seed where there is one."
     ]
     if not evident:
         table.notes.insert(0, "Plumbing check: no ranking here is evidence.")

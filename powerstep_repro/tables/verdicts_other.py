@@ -6,8 +6,8 @@ from powerstep_repro.evidence import Cell, Evidence, rate_label
 from powerstep_repro.figures.curves import read_strand
 from powerstep_repro.memory import state_bytes_per_param
 from powerstep_repro.paper import Claim, model_label, optimizer_label
-from powerstep_repro.tables.beyond import tuned_cells
-from powerstep_repro.tables.compare import gap_of, gap_words, judge_parity
+from powerstep_repro.tables.beyond import judge_tuned, tuned_cells
+from powerstep_repro.tables.compare import gap_of, gap_words
 from powerstep_repro.tables.statistics import (
     INCONCLUSIVE,
     NOT_REPRODUCED,
@@ -36,7 +36,7 @@ def _parity_tuned(claim: Claim, evidence: Evidence) -> list[Item]:
     ]
     n = gap.n if gap else ours[1].outcome.n
     text = f"at {rate_label(ours[0].lr)} against {rate_label(theirs[0].lr)}: gap {gap_words(gap)}"
-    verdict = judge_parity(ours[1], theirs[1], claim.bound)
+    verdict = judge_tuned(ours, theirs, claim.bound)
     return [Item(what, verdict, f"{text}, n = {n}{''.join(edges)}", n)]
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from powerstep_repro.evidence import Evidence
 from powerstep_repro.paper import CLAIMS
+from powerstep_repro.tables.catalogue import build
 from powerstep_repro.tables.judged import judge_all, judge_claim
 from powerstep_repro.tables.verdicts import JUDGES
 from powerstep_repro.tables.verdicts_other import codes_that_differ
@@ -184,11 +185,35 @@ def test_parity_at_own_rate_names_the_edge(world):
     ):
         world.add("lr_tuned", {"optimizer": optimizer, "lr": lr}, losses=losses)
     judgement = judged("parity_not_an_lr_artifact", world)
-    assert judgement.verdict == "reproduced"
+    assert judgement.verdict == "inconclusive"
     (item,) = judgement.items
     assert item.evidence.startswith("at 3e-4 against 1.2e-3: gap +0.010")
     assert "PowerStep's best rate 3e-4 is the only one run" in item.evidence
     assert "AdamW's best rate 1.2e-3 is the highest run" in item.evidence
+
+
+@pytest.mark.parametrize(
+    ("powerstep", "verdict"),
+    [
+        ({3e-4: 4.01}, "inconclusive"),
+        ({3e-4: 4.01, 6e-4: 4.5}, "inconclusive"),
+        ({3e-4: 9.0, 6e-4: 8.5}, "inconclusive"),
+        ({1.5e-4: 4.5, 3e-4: 4.01, 6e-4: 4.5}, "reproduced"),
+        ({1.5e-4: 9.0, 3e-4: 8.5, 6e-4: 9.0}, "not reproduced"),
+    ],
+)
+def test_parity_at_own_rates_is_open_until_each_best_lies_inside_its_grid(
+    world, powerstep, verdict
+):
+    """The shared rate alone says nothing of an artifact of the shared rate."""
+    adamw = {6e-4: 4.2, 1.2e-3: 4.0, 2.4e-3: 4.2}
+    for optimizer, losses in (("adamw", adamw), ("powerstep", powerstep)):
+        for lr, loss in losses.items():
+            where = {"optimizer": optimizer, "lr": lr}
+            world.add("lr_tuned", where, losses=(loss, loss + 0.1))
+    assert judged("parity_not_an_lr_artifact", world).verdict == verdict
+    rows = build("lr_tuned", Evidence(world.results, "h100")).long
+    assert [r["verdict"] for r in rows if r["optimizer"] == "powerstep"] == [verdict]
 
 
 def rates(world, optimizer, losses):
