@@ -6,8 +6,11 @@ wholly outside, it is not; else it is inconclusive. Claims about an order ask on
 the whole interval lies. One run a side (n = 1) is inconclusive, whatever it shows.
 
 ``kind`` names the judge (``powerstep_repro.tables.verdicts``); the other fields are its inputs.
-A claim on several models, rates or codes is judged item by item: one item not reproduced and the
-claim is not; all items that were run reproduced and it is, with the number of items on its face.
+A claim on several models, rates or codes is judged item by item, and is universal: it says that all
+of them hold. One item not reproduced and the claim is not; it is reproduced when every item was run
+and is; while items are not run and none is refuted, it is inconclusive so far. Not universal are
+``parity_typical`` ("typically", with a rule of its own) and ``memory_8x`` (arithmetic; its measured
+items are whatever was run besides).
 """
 
 from collections.abc import Mapping
@@ -58,6 +61,7 @@ class Claim:
         bound: the judge's margin, threshold or range.
         paper_table: the paper's table that the same rule can be read on, where there is one.
         assumed: what in the test is our reading, not the paper's word.
+        universal: whether it says that all its parts hold, so that none may go unrun.
     """
 
     name: str
@@ -74,6 +78,7 @@ class Claim:
     bound: float | tuple[float, float] = MARGIN
     paper_table: str | None = None
     assumed: str = ""
+    universal: bool = True
 
 
 _SMALL = (
@@ -119,6 +124,7 @@ CLAIMS: tuple[Claim, ...] = (
         confirms="on more than half of the six models the interval lies inside ±0.02",
         refutes="on at least half of the six models it lies wholly outside ±0.02",
         assumed="'typically' read as 'on more than half of the models'",
+        universal=False,
     ),
     Claim(
         name="no_trend_with_scale",
@@ -341,6 +347,7 @@ CLAIMS: tuple[Claim, ...] = (
         confirms="the ratio of state bytes a parameter lies between 7.5 and 8.5",
         refutes="it lies outside",
         assumed="the range; state alone, without the fp32 master copy of the parameters",
+        universal=False,
     ),
     Claim(
         name="no_wall_clock_difference",

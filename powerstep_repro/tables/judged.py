@@ -19,5 +19,6 @@ def judge_claim(claim: Claim, evidence: Evidence) -> Judgement:
     if evidence.profile == "tiny":
         return Judgement(claim, NO_VERDICT, [], on_paper(claim))
     items = JUDGES[claim.kind](claim, evidence)
-    verdict = majority(items) if claim.kind == "majority" else overall([i.verdict for i in items])
+    verdicts = [item.verdict for item in items]
+    verdict = majority(items) if claim.kind == "majority" else overall(verdicts, claim.universal)
     return Judgement(claim, verdict, items, on_paper(claim))

@@ -160,14 +160,18 @@ def same_side(gap: Gap | None, paper_gap: float, margin: float = MARGIN) -> str:
     return NOT_REPRODUCED if far < margin else INCONCLUSIVE
 
 
-def overall(verdicts: list[str]) -> str:
-    """Join the verdicts on a claim's items: one refuted refutes, all that ran must reproduce."""
+def overall(verdicts: list[str], universal: bool = True) -> str:
+    """Join the verdicts on a claim's items: one refuted refutes, all that ran must reproduce.
+
+    Of a universal claim every item must have been run, and have settled something.
+    """
     ran = [v for v in verdicts if v not in (NOT_RUN, ELSEWHERE)]
     if not ran:
         return INCONCLUSIVE if ELSEWHERE in verdicts else NOT_RUN
     if NOT_REPRODUCED in ran:
         return NOT_REPRODUCED
-    return REPRODUCED if all(v == REPRODUCED for v in ran) else INCONCLUSIVE
+    whole = len(ran) == len(verdicts) or not universal
+    return REPRODUCED if whole and all(v == REPRODUCED for v in ran) else INCONCLUSIVE
 
 
 def slope(x: np.ndarray, y: np.ndarray, coverage: float = INTERVAL) -> Gap:

@@ -54,10 +54,28 @@ class Judgement:
     on_paper: str = ""
 
     @property
+    def _ran(self) -> list[str]:
+        """The verdicts of the items that were run on what the claim speaks of."""
+        return [i.verdict for i in self.items if i.verdict not in (NOT_RUN, ELSEWHERE)]
+
+    @property
     def coverage(self) -> str:
         """How many of the claim's items were run."""
-        ran = sum(item.verdict not in (NOT_RUN, ELSEWHERE) for item in self.items)
-        return f"{ran} of {len(self.items)}" if len(self.items) > 1 else ""
+        return f"{len(self._ran)} of {len(self.items)}" if len(self.items) > 1 else ""
+
+    @property
+    def holds_so_far(self) -> bool:
+        """Whether it is open for want of runs alone: all items that were run are reproduced."""
+        ran = self._ran
+        return self.verdict == INCONCLUSIVE and bool(ran) and set(ran) == {REPRODUCED}
+
+    @property
+    def words(self) -> str:
+        """The verdict, and how far a claim that is open for want of runs holds."""
+        if not self.holds_so_far:
+            return self.verdict
+        ran = len(self._ran)
+        return f"{self.verdict} so far: {ran} of {ran} parts run hold{'s' if ran == 1 else ''}"
 
 
 Judge = Callable[[Claim, Evidence], list[Item]]

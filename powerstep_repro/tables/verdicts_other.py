@@ -58,8 +58,14 @@ def _monotone(claim: Claim, evidence: Evidence) -> list[Item]:
         text = f"{losses}; largest − smallest {gap_words(whole)}, n = {n}"
         if len(ran) < len(cells):
             text += f"; {len(cells) - len(ran)} of {len(cells)} rates not run"
-        items.append(Item(what, _rising(best is high, whole, to_best, high), text, n))
+        verdict = _rising(best is high, whole, to_best, high)
+        items.append(Item(what, _open_if_part(verdict, ran, cells), text, n))
     return items
+
+
+def _open_if_part(verdict: str, ran: list, planned: list) -> str:
+    """What holds at the rates that were run need not hold at those that were not."""
+    return INCONCLUSIVE if verdict == REPRODUCED and len(ran) < len(planned) else verdict
 
 
 def _rising(largest_is_best: bool, whole, to_best, high: Cell) -> str:
@@ -92,6 +98,7 @@ def _alike(claim: Claim, evidence: Evidence) -> list[Item]:
     if not spread.has_interval:
         return [Item(what, INCONCLUSIVE, text, spread.n)]
     verdict = REPRODUCED if spread.high < claim.bound else INCONCLUSIVE
+    verdict = _open_if_part(verdict, ran, both)
     return [Item(what, NOT_REPRODUCED if spread.low > claim.bound else verdict, text, spread.n)]
 
 

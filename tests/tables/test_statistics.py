@@ -127,17 +127,23 @@ def test_nothing_run_is_not_run():
 @pytest.mark.parametrize(
     ("items", "verdict"),
     [
-        (["reproduced", "not run"], "reproduced"),
+        (["reproduced", "reproduced"], "reproduced"),
+        (["reproduced", "not run"], "inconclusive"),
+        (["not reproduced", "not run"], "not reproduced"),
         (["reproduced", "inconclusive"], "inconclusive"),
         (["reproduced", "not reproduced", "inconclusive"], "not reproduced"),
         (["not run", "not run"], "not run"),
-        (["reproduced", "another model"], "reproduced"),
+        (["reproduced", "another model"], "inconclusive"),
         (["not run", "another model"], "inconclusive"),
         ([], "not run"),
     ],
 )
 def test_one_refuted_item_refutes_the_claim(items, verdict):
     assert st.overall(items) == verdict
+
+
+def test_a_claim_that_is_not_universal_stands_on_what_was_run():
+    assert st.overall(["reproduced", "not run"], universal=False) == "reproduced"
 
 
 def test_best_rate_flags_the_edges_and_never_takes_a_diverged_run():
