@@ -16,9 +16,11 @@ import numpy as np
 from powerstep_repro.config import canonical, expand, flatten
 from powerstep_repro.memory import paper_counts
 from powerstep_repro.models.count import count
-from powerstep_repro.paper import MODELS
+from powerstep_repro.paper import MODELS, model_label
 from powerstep_repro.paper.claims import Side
 from powerstep_repro.runs import Loaded, load, select
+from powerstep_repro.runs.checks import LOSS_TOLERANCE
+from powerstep_repro.runs.loading import DAMAGED
 from powerstep_repro.tables.statistics import NOT_RUN, Final
 
 FINISHED, DIVERGED, UNFINISHED, MIXED, FAILED = (
@@ -28,6 +30,8 @@ FINISHED, DIVERGED, UNFINISHED, MIXED, FAILED = (
     "mixed",
     "failed",
 )
+#: Of a setting that was run on another data set alone: not "not run", and not to be mixed in.
+OTHER_DATA = "other data"
 RESULTS = Path("results")
 
 
@@ -36,10 +40,12 @@ class Outcome:
     """How the runs of one cell ended.
 
     Attributes:
-        status: finished (all), diverged (all), unfinished (none ended), mixed, failed or not run.
+        status: finished (all), diverged (all), unfinished (none ended), damaged (all), mixed,
+            failed, other data (run on another data set alone) or not run.
         finals: final losses of the finished runs by seed.
         diverged: the step of divergence by seed.
         unfinished: the step reached so far by seed.
+        damaged: seeds of runs that ended, but without a final loss that can be used.
         blown_up: of finished runs that did worse than a uniform guess after the warm-up, the
             first such step, by seed.
     """
@@ -49,6 +55,7 @@ class Outcome:
     diverged: Mapping[int, int] = field(default_factory=dict)
     unfinished: Mapping[int, int] = field(default_factory=dict)
     blown_up: Mapping[int, int] = field(default_factory=dict)
+    damaged: tuple[int, ...] = ()
 
     @property
     def n(self) -> int:
@@ -77,6 +84,8 @@ class Outcome:
                 parts.append(f"{len(self.diverged)} of {self.n} diverged at step {steps}")
             if self.unfinished:
                 parts.append(f"{len(self.unfinished)} unfinished")
+            if self.damaged:
+                parts.append(f"{len(self.damaged)} damaged")
             return "; ".join(parts)
         return self.status
 
@@ -91,6 +100,7 @@ class Cell:
     loaded: Loaded = field(repr=False)
     data_name: str | None
     data_hash: str | None
+    elsewhere: list[str] = field(default_factory=list)
 
     @property
     def model(self) -> str:
@@ -118,34 +128,59 @@ class Cell:
     @cached_property
     def scaled_to(self) -> int | None:
         """The model's parameters where the profile scales it down or up; None at full size."""
-        if self.model not in MODELS:
-            return None
-        ours = count(self.config["model"]).n_params
-        return None if ours == _full_size(self.model) else ours
+        return scaled_to(self.config)
 
     @cached_property
     def outcome(self) -> Outcome:
         """How the runs ended."""
-        finals, diverged, unfinished, blown_up = {}, {}, {}, {}
+        finals, diverged, unfinished, blown_up, damaged = {}, {}, {}, {}, []
         for run in self.runs:
             facts = self.loaded.runs.loc[run]
-            seed, loss = int(facts["seed"]), _number(facts["final_val_loss"])
-            if facts["status"] == DIVERGED:
+            seed, state = int(facts["seed"]), self.loaded.state(run)
+            if state == DIVERGED:
                 diverged[seed] = int(_number(facts["diverged_at"], _number(facts["steps_done"], 0)))
-            elif facts["status"] == FINISHED and np.isfinite(loss):
-                finals[seed] = Final(loss, self.loaded.windows(run))
+            elif state == FINISHED:
+                finals[seed] = final_of(self.loaded, run)
                 if np.isfinite(_number(facts["blown_up_at"])):
                     blown_up[seed] = int(facts["blown_up_at"])
+            elif state == DAMAGED:
+                damaged.append(seed)
             else:
                 unfinished[seed] = int(_number(facts["steps_done"], 0))
-        kinds = [bool(finals), bool(diverged), bool(unfinished)]
+        kinds = [bool(finals), bool(diverged), bool(unfinished), bool(damaged)]
         if sum(kinds) > 1:
             status = MIXED
         elif sum(kinds) == 1:
-            status = (FINISHED, DIVERGED, UNFINISHED)[kinds.index(True)]
+            status = (FINISHED, DIVERGED, UNFINISHED, DAMAGED)[kinds.index(True)]
+        elif self.failed:
+            status = FAILED
         else:
-            status = FAILED if self.failed else NOT_RUN
-        return Outcome(status, finals, diverged, unfinished, blown_up)
+            status = OTHER_DATA if self.elsewhere else NOT_RUN
+        return Outcome(status, finals, diverged, unfinished, blown_up, tuple(damaged))
+
+
+def final_of(loaded: Loaded, run: str) -> Final:
+    """Return where a run ended that is finished and sound; without windows that do not fit it."""
+    loss, windows = loaded.final_loss(run), loaded.windows(run)
+    if windows is not None and not abs(windows.mean() - loss) <= LOSS_TOLERANCE:
+        loaded.problem(f"{run}: its windows.json does not average to its final loss: left out")
+        windows = None
+    return Final(loss, windows)
+
+
+def scaled_to(config: Mapping[str, Any]) -> int | None:
+    """Return a config's parameters where its model is scaled; None at the paper's size."""
+    model = config["model"]["name"]
+    if model not in MODELS:
+        return None
+    ours = count(config["model"]).n_params
+    return None if ours == _full_size(model) else ours
+
+
+def sized_label(config: Mapping[str, Any]) -> str:
+    """Name a config's model for people, and the size that it is scaled to, if it is."""
+    label, size = model_label(config["model"]["name"]), scaled_to(config)
+    return f"{label}, scaled to {size_label(size)} parameters" if size else label
 
 
 def _number(value: Any, default: Any = float("nan")) -> float:
@@ -257,6 +292,11 @@ class Evidence:
         self._place = () if Path(results_dir) == RESULTS else (f"results_dir={results_dir}",)
         self._sources: dict[tuple[str, tuple[str, ...]], Source] = {}
 
+    @property
+    def arguments(self) -> list[str]:
+        """The words of a command line that ask for this evidence."""
+        return [f"profile={self.profile}", *map(shlex.quote, (*self._place, *self.overrides))]
+
     @cached_property
     def loaded(self) -> Loaded:
         """The runs, their configs and summaries; histories are read when asked for."""
@@ -268,6 +308,10 @@ class Evidence:
         if key not in self._sources:
             self._sources[key] = self._match(sweep, extra)
         return self._sources[key]
+
+    def known_sources(self) -> list[Source]:
+        """The sources that were asked for so far."""
+        return list(self._sources.values())
 
     def sources_or(self, sweeps: Sequence[str], *stand_in: str) -> list[Source]:
         """Return sweeps' sources, or at ``h100``, if those have more runs, with other overrides.
@@ -296,11 +340,12 @@ class Evidence:
             for cell in selection.cells:
                 found[id(cell.config)] = Cell(
                     cell.config,
-                    cell.runs,
+                    [run for run in cell.runs if run not in self.loaded.copies],
                     cell.failed,
                     self.loaded,
                     selection.data_name,
                     selection.data_hash,
+                    cell.elsewhere,
                 )
         cells = [found[id(config)] for config in configs if id(config) in found]
         return Source(sweep, self.profile, self._place + self.overrides + extra, cells, warnings)

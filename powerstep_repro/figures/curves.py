@@ -9,9 +9,10 @@ from powerstep_repro.evidence import Cell
 from powerstep_repro.figures.smoothing import smooth
 from powerstep_repro.figures.style import Dash
 from powerstep_repro.runs import Loaded
+from powerstep_repro.runs.checks import first_hole
 
-#: The smoothing's time constant, as a part of the tokens of the whole run.
-SMOOTHING = 0.02
+#: The smoothing's scale to either side, as a part of the tokens of the whole run.
+SMOOTHING = 0.01
 #: The status of a finished run whose log lacks its end: not to be averaged with whole ones.
 CUT = "log cut"
 
@@ -77,6 +78,11 @@ def read_strand(cell: Cell, run: str) -> Strand:
     loaded, total = cell.loaded, planned_tokens(cell.config)
     history = loaded.history(run, columns=["step", "tokens", "train_loss"])
     steps = history["step"].to_numpy(dtype=np.int64)
+    # No line may bridge what was not logged: the strand ends at a hole, as one that is cut does.
+    hole = first_hole(steps, loaded.configs[run].get("log_interval"))
+    if hole:
+        history = history[steps <= hole[0]]
+        steps = steps[steps <= hole[0]]
     tokens = history["tokens"].to_numpy(dtype=float)
     loss = history["train_loss"].to_numpy(dtype=float)
     facts = loaded.runs.loc[run]
@@ -101,7 +107,10 @@ def read_strand(cell: Cell, run: str) -> Strand:
     last = int(rows[-1]) if good.any() else 0
     told = ended if status == "diverged" else float(facts["steps_done"])
     if last and _is_cut(loaded, run, last, told):
-        loaded.problem(f"{run}: its log ends at step {last:,}, its summary tells of {told:,.0f}")
+        if not hole:
+            loaded.problem(
+                f"{run}: its log ends at step {last:,}, its summary tells of {told:,.0f}"
+            )
         status, ended = (CUT, last) if status == "finished" else (status, ended)
     return Strand(run, status, ended, steps[good], tokens[good], loss[good], averaged[good])
 

@@ -1,15 +1,17 @@
 """Where a profile's runs come from, and what the released code's departures did in them."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import pandas as pd
 
 from powerstep_repro.config import canonical, matching_view
 from powerstep_repro.evidence import Evidence, rate_label
+from powerstep_repro.evidence.cells import final_of
 from powerstep_repro.paper import Departure, model_label
 from powerstep_repro.runs import Loaded
 from powerstep_repro.runs.files import read_json
+from powerstep_repro.runs.loading import DAMAGED
 from powerstep_repro.tables.statistics import Final, Gap, paired_gap
 
 
@@ -76,6 +78,13 @@ def reruns(evidence: Evidence) -> list[Rerun]:
     return found
 
 
+def states(evidence: Evidence) -> dict[str, int]:
+    """Count runs by how they ended, most frequent first."""
+    loaded = evidence.loaded
+    ends = [loaded.state(run) or "end unknown" for run in loaded.runs.index]
+    return dict(Counter(ends).most_common())
+
+
 def distinct(evidence: Evidence, column: str) -> dict[str, int]:
     """Count runs by a column's value, most frequent first; runs without a value left out."""
     runs = evidence.loaded.runs
@@ -114,6 +123,8 @@ def effects(departure: Departure, evidence: Evidence) -> list[Effect]:
     plain: dict[str, list[str]] = defaultdict(list)
     released: dict[str, list[str]] = defaultdict(list)
     for run, config in loaded.configs.items():
+        if run in loaded.copies:
+            continue
         view = matching_view(config)
         name = view.pop("optimizer")["name"]
         as_released = name == departure.released
@@ -142,13 +153,8 @@ def effects(departure: Departure, evidence: Evidence) -> list[Effect]:
 
 
 def _finals(loaded: Loaded, runs: list[str]) -> dict[int, Final]:
-    finals = {}
-    for run in runs:
-        facts = loaded.runs.loc[run]
-        if facts["status"] == "finished" and facts["final_val_loss"] == facts["final_val_loss"]:
-            loss = float(facts["final_val_loss"])
-            finals[int(facts["seed"])] = Final(loss, loaded.windows(run))
-    return finals
+    finished = [run for run in runs if loaded.state(run) == "finished"]
+    return {int(loaded.runs.at[run, "seed"]): final_of(loaded, run) for run in finished}
 
 
 def _words(loaded: Loaded, runs: list[str]) -> str:
@@ -161,5 +167,7 @@ def _words(loaded: Loaded, runs: list[str]) -> str:
     diverged = [run for run in runs if loaded.runs.at[run, "status"] == "diverged"]
     steps = [loaded.runs.at[run, "diverged_at"] for run in diverged]
     parts += [f"diverged at step {step:,.0f}" if step == step else "diverged" for step in steps]
-    rest = len(runs) - len(finals) - len(diverged)
-    return "; ".join(parts + ([f"{rest} unfinished"] if rest else []))
+    damaged = sum(loaded.state(run) == DAMAGED for run in runs)
+    rest = len(runs) - len(finals) - len(diverged) - damaged
+    counts = {"damaged": damaged, "unfinished": rest}
+    return "; ".join(parts + [f"{count} {words}" for words, count in counts.items() if count])

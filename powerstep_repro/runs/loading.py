@@ -13,8 +13,15 @@ import pandas as pd
 import pyarrow as pa
 import yaml
 
-from powerstep_repro.config.identity import canonical
+from powerstep_repro.config.identity import canonical, matching_view
 from powerstep_repro.config.validate import flatten
+from powerstep_repro.runs.checks import (
+    LEAST_STATE_BYTES,
+    contradiction,
+    fingerprint,
+    first_hole,
+    groups_of_several,
+)
 from powerstep_repro.runs.files import (
     CONFIG,
     METRICS,
@@ -28,6 +35,9 @@ from powerstep_repro.runs.files import (
 )
 
 logger = logging.getLogger(__name__)
+
+#: In the place of ``finished``, for a run whose final validation loss is missing or cannot be.
+DAMAGED = "damaged"
 
 # Columns that the table of runs has even when no run gives them a value.
 _TEXT_COLUMNS = (
@@ -90,6 +100,7 @@ class Loaded:
     configs: dict[str, dict[str, Any]]
     problems: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+    _finals: dict[str, float] = field(default_factory=dict, repr=False)
 
     def _path(self, run: str) -> Path:
         return Path(self.runs.at[run, "path"])
@@ -128,11 +139,72 @@ class Loaded:
                 self.problem(f"{path / METRICS} is missing or holds no row: nothing is drawn of it")
         if columns is not None:
             frame = frame.reindex(columns=columns)
+        if "step" in frame:
+            hole = first_hole(frame["step"].to_numpy(), self.configs[run].get("log_interval"))
+            if hole:
+                self.problem(
+                    f"{run}: its log has no row between the steps {hole[0]:,} and {hole[1]:,}: a "
+                    "curve ends there"
+                )
         return frame
+
+    def final_loss(self, run: str) -> float:
+        """Return a finished run's validation loss at its end; NaN for another run.
+
+        It is NaN, too, and a problem, where the summary has none, one that cannot be, or another
+        than the log.
+        """
+        facts = self.runs.loc[run]
+        if facts["status"] != "finished":
+            return math.nan
+        if run not in self._finals:
+            told = float(facts["final_val_loss"])
+            log = self.history(run, columns=["step", "val_loss"])
+            wrong = contradiction(told, log, float(facts["steps_done"]))
+            if wrong:
+                self.problem(f"{run}: {wrong}: it counts as damaged, without a final loss")
+            self._finals[run] = math.nan if wrong else told
+        return self._finals[run]
+
+    def state(self, run: str) -> str | None:
+        """Return how a run ended: its status, or ``DAMAGED``; None if nothing tells."""
+        status = self.runs.at[run, "status"]
+        if status == "finished" and math.isnan(self.final_loss(run)):
+            return DAMAGED
+        return status if isinstance(status, str) else None
+
+    @cached_property
+    def copies(self) -> dict[str, str]:
+        """Runs that are no replicates, by name, each with the run that it repeats.
+
+        Two seeds differ in weights and batches, so that equal losses in every row are one run
+        twice. Of equals the one whose name tells its seed counts, then that of the lowest seed.
+        """
+        settings = {
+            run: canonical([matching_view(config), config["data"].get("hash")])
+            for run, config in self.configs.items()
+        }
+        found = {}
+        for names in groups_of_several(settings):
+            logs = {run: self.history(run, columns=["step", "train_loss"]) for run in names}
+            prints = {run: print_ for run in names if (print_ := fingerprint(logs[run]))}
+            for same in groups_of_several(prints):
+                seeds = {run: self.configs[run]["seed"] for run in same}
+                first = min(same, key=lambda run: (f"-s{seeds[run]}-" not in run, seeds[run], run))
+                for run in same:
+                    if run != first:
+                        found[run] = first
+                        self.problem(
+                            f"{run} (seed {seeds[run]}) has the training losses of {first} (seed "
+                            f"{seeds[first]}) in every row: one run, counted once"
+                        )
+        return found
 
     def windows(self, run: str) -> np.ndarray | None:
         """Return the last evaluation's loss per validation window, shape (windows,), or None."""
         path = self._path(run) / WINDOWS
+        if not path.is_file() and self.runs.at[run, "status"] == "finished":
+            self.problem(f"{path} is missing: no interval over windows counts this run")
         losses = read_json(path).get("losses")
         try:
             values = None if losses is None else np.asarray(losses, dtype=np.float64)
@@ -248,5 +320,20 @@ def load(root: str | Path) -> Loaded:
     for column in _NUMBER_COLUMNS:
         values = loaded.runs.get(column, pd.Series(index=loaded.runs.index, dtype="float64"))
         loaded.runs[column] = pd.to_numeric(values, errors="coerce")
+    _refuse_small_states(loaded)
     loaded.runs.index.name = "run"
     return loaded
+
+
+def _refuse_small_states(loaded: Loaded) -> None:
+    """Leave out a measured optimizer state that no optimizer here can have."""
+    runs = loaded.runs
+    world = pd.to_numeric(runs["world_size"], errors="coerce") if "world_size" in runs else 1
+    least = LEAST_STATE_BYTES * runs["n_params"] / np.maximum(np.nan_to_num(world, nan=1.0), 1)
+    for run in runs.index[runs["optimizer_state_bytes"] < least]:
+        told = runs.at[run, "optimizer_state_bytes"]
+        loaded.problem(
+            f"{run}: its summary tells of {told:,.0f} bytes of optimizer state for "
+            f"{runs.at[run, 'n_params']:,.0f} parameters, which none can be: left out"
+        )
+        loaded.runs.at[run, "optimizer_state_bytes"] = math.nan

@@ -21,11 +21,13 @@ class Cell:
         config: The planned config.
         runs: Names of the runs, replicates of each other, by seed; empty: not run.
         failed: Names of runs that ended in an error; they have no result.
+        elsewhere: Names of its runs on other data sets than the selection's, which are left out.
     """
 
     config: dict[str, Any]
     runs: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,18 @@ def select(
             warnings.append(f"{count} matching runs on data {other} are left out: not the same set")
             logger.warning("%s", warnings[-1])
 
+    def elsewhere(key: str) -> list[str]:
+        return sorted(run for h, found in by_hash.items() if h != data_hash for run in found[key])
+
     def of(key: str, failed: bool) -> list[str]:
         names = by_hash[data_hash][key]
         names = [run for run in names if (loaded.runs.at[run, "status"] == "failed") is failed]
         return sorted(names, key=lambda run: (loaded.configs[run]["seed"], run))
 
-    cells = [Cell(config, of(key, False), of(key, True)) for key, config in configs.items()]
+    cells = [
+        Cell(config, of(key, False), of(key, True), elsewhere(key))
+        for key, config in configs.items()
+    ]
     names = Counter(loaded.configs[run]["data"]["name"] for cell in cells for run in cell.runs)
     return Selection(
         loaded=loaded,

@@ -41,7 +41,9 @@ def tuned_cells(evidence: Evidence) -> dict[str, tuple[BestRate | None, Cell, li
     for name, cells in by_name.items():
         ended = {lr: cell.outcome.mean for lr, cell in cells.items() if cell.outcome.n}
         best = best_rate(ended)
-        shown = cells[best.lr] if best else next(iter(cells.values()))
+        # Where nothing ended: a cell that can say what became of it, if there is one.
+        known = (cell for cell in cells.values() if cell.outcome.status != NOT_RUN)
+        shown = cells[best.lr] if best else next(known, next(iter(cells.values())))
         chosen[name] = (best, shown, [cell for cell in cells.values() if cell.outcome.n])
     return chosen
 
@@ -93,12 +95,13 @@ def lr_tuned(evidence: Evidence) -> Table:
         if is_reference:
             verdict = "reference"
         elif cell.optimizer.startswith("powerstep"):
-            verdict = judge_tuned(tuned[name], tuned["adamw"])
-        steps = _steps_to(cell, targets) if best else NOT_RUN
-        rates = ", ".join(map(rate_label, best.rates)) if best else NOT_RUN
-        edge = (best.edge or "no") if best else NOT_RUN
-        lr = rate_label(best.lr) if best else NOT_RUN
+            verdict = judge_tuned(tuned[name], tuned["adamw"]) if best else cell.outcome.status
         outcome = cell.outcome
+        why_not = outcome.words()
+        steps = _steps_to(cell, targets) if best else why_not
+        rates = ", ".join(map(rate_label, best.rates)) if best else why_not
+        edge = (best.edge or "no") if best else why_not
+        lr = rate_label(best.lr) if best else why_not
         words = outcome.words() + (f" (n={outcome.n})" if outcome.n else "")
         gap_text = "reference" if is_reference else gap_words(gap)
         shown = verdict if evident else NO_VERDICT

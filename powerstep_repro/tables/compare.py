@@ -32,13 +32,19 @@ def gap_words(gap: Gap | None) -> str:
     """Write a gap with its interval: ``+0.012 [+0.004, +0.020]``."""
     if gap is None:
         return NOTHING
-    return f"{signed(gap.mean)} {interval_words(gap)}" if gap.has_interval else signed(gap.mean)
+    words = f"{signed(gap.mean)} {interval_words(gap)}" if gap.has_interval else signed(gap.mean)
+    return words if gap.has_interval else words + _left_out(gap)
 
 
 def interval_words(gap: Gap | None) -> str:
     """Write an interval alone; that of one seed is none."""
     known = gap is not None and gap.has_interval
-    return f"[{signed(gap.low)}, {signed(gap.high)}]" if known else NOTHING
+    return f"[{signed(gap.low)}, {signed(gap.high)}]{_left_out(gap)}" if known else NOTHING
+
+
+def _left_out(gap: Gap) -> str:
+    count = len(gap.without_windows)
+    return f" (n={gap.n}, {count} more without windows)" if count else ""
 
 
 def judge_cell(subject: Cell, reference: Cell | None, paper_gap: float) -> str:

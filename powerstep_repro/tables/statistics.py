@@ -4,8 +4,9 @@ Runs of two configurations are compared in pairs: same seed (same initial weight
 same validation windows. Pairing removes what both share, which is nearly all of the spread.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy  # loads scipy.stats at its first use, which a figure does not need
@@ -38,6 +39,8 @@ class Gap:
         high: upper end of the interval.
         n: number of shared seeds.
         paired_on: what the interval pairs, in words.
+        seeds: those that were compared.
+        without_windows: the shared seeds left out, for one side's windows are missing.
     """
 
     mean: float
@@ -45,6 +48,8 @@ class Gap:
     high: float | None
     n: int
     paired_on: str = "seeds"
+    seeds: tuple[int, ...] = ()
+    without_windows: tuple[int, ...] = ()
 
     @property
     def has_interval(self) -> bool:
@@ -80,8 +85,9 @@ def paired_gap(
 
     With one loss per validation window on both sides, seeds and windows are both sampled: the
     differences form a table of seeds by windows, and the variance of their mean follows from the
-    two-way random-effects layout (Satterthwaite's degrees of freedom). Without them only the
-    seeds are.
+    two-way random-effects layout (Satterthwaite's degrees of freedom). A pair that lacks them is
+    then left out: to keep it would mean to leave out the windows' part of the spread, and a lost
+    file must not narrow an interval. Where no pair has them, only the seeds are sampled.
 
     Args:
         subject: final losses by seed.
@@ -94,13 +100,23 @@ def paired_gap(
     seeds = sorted(set(subject) & set(reference))
     if not seeds:
         return None
-    sides = [(subject[s], reference[s]) for s in seeds]
-    shapes = {None if f.windows is None else f.windows.shape for pair in sides for f in pair}
-    by_seed = np.array([a.loss - b.loss for a, b in sides])
-    if len(seeds) < 2 or None in shapes or len(shapes) > 1 or next(iter(shapes))[0] < 2:
-        return interval(by_seed, coverage)
-    table = np.stack([a.windows - b.windows for a, b in sides])  # (seeds, windows)
-    return _two_way(table, float(by_seed.mean()), coverage)
+    pairs = {seed: (subject[seed], reference[seed]) for seed in seeds}
+    counts = {seed: count for seed, pair in pairs.items() if (count := _windows(*pair))}
+    if counts:
+        usual = Counter(counts.values()).most_common(1)[0][0]
+        pairs = {seed: pairs[seed] for seed, count in counts.items() if count == usual}
+    facts = {"seeds": tuple(pairs), "without_windows": tuple(s for s in seeds if s not in pairs)}
+    by_seed = np.array([a.loss - b.loss for a, b in pairs.values()])
+    if not counts or len(pairs) < 2:
+        return replace(interval(by_seed, coverage), **facts)
+    table = np.stack([a.windows - b.windows for a, b in pairs.values()])  # (seeds, windows)
+    return replace(_two_way(table, float(by_seed.mean()), coverage), **facts)
+
+
+def _windows(subject: Final, reference: Final) -> int:
+    """How many windows both sides have a loss of; 0 if they do not fit."""
+    a, b = subject.windows, reference.windows
+    return len(a) if a is not None and b is not None and 1 < len(a) == len(b) else 0
 
 
 def _two_way(table: np.ndarray, mean: float, coverage: float) -> Gap:

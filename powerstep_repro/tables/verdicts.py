@@ -167,8 +167,7 @@ def _gap_text(subject: Cell, reference: Cell) -> str:
     gap, ours, theirs = gap_of(subject, reference), subject.outcome, reference.outcome
     if gap is None or ours.diverged:
         return f"{ours.words()} against {theirs.words()}, n = {ours.n}"
-    seeds = set(ours.finals) & set(theirs.finals)
-    means = [np.mean([side.finals[seed].loss for seed in seeds]) for side in (ours, theirs)]
+    means = [np.mean([side.finals[seed].loss for seed in gap.seeds]) for side in (ours, theirs)]
     return f"gap {gap_words(gap)}, n = {gap.n} ({means[0]:.3f} against {means[1]:.3f})"
 
 

@@ -49,7 +49,11 @@ def foreign_parquet(run):
 
 DAMAGES = {
     # what is done to a run: what is then said of it, on the figure and as a warning
-    "a last row without a loss": (lossless_end, "log cut, step 50", "log ends at step 50"),
+    "a last row without a loss": (
+        lossless_end,
+        "log cut, step 50",
+        "no row between the steps 50 and 1,500",
+    ),
     "an empty log": (
         lambda run: keep_lines(run, 0),
         "AdamW: no data (validation 3.000)",

@@ -27,7 +27,8 @@ def record(config):
 
     def make(*overrides, rows=None, status="finished", data_hash="d" * 16, **summary):
         made = config(*overrides, data_hash=data_hash)
-        rows = [row(step) for step in range(1, 6)] if rows is None else rows
+        if rows is None:  # no two seeds have the same losses
+            rows = [row(step, train_loss=5.0 - 0.01 * step - made["seed"]) for step in range(1, 6)]
         with Recorder(run_dir(made), made) as recorder:
             recorder.resume(0)
             for each in rows:
