@@ -212,6 +212,7 @@ def _mark_end(ax: Axes, strand: Strand, curve: Curve, top: float, rank: int) -> 
 def smoothing_note() -> str:
     """Say how the curves are smoothed and what the band is."""
     return (
-        f"Lines: exponential average over {SMOOTHING:.0%} of the run's tokens, debiased; behind "
-        "them the logged values. Band: range over seeds."
+        "Lines: local linear fit, both sides weighted by "
+        f"exp(−distance / {SMOOTHING:.0%} of the run's tokens), which does not lag; behind them "
+        "the logged values. Band: range over seeds."
     )
