@@ -19,10 +19,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     for name in names:
         table = build(name, evidence)
-        if len(names) == 1:
-            print(markdown(table))
         with writing(evidence.folder):
             written = write(table, evidence.folder / "tables")
+        if len(names) == 1:  # after it is written: the reader may be gone, as head is
+            print(markdown(table))
         print(*(f"wrote {path}" for path in written), sep="\n")
         print_missing([evidence.source(sweep) for sweep in CATALOGUE[name].sweeps])
     return 0

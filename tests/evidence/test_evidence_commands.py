@@ -1,5 +1,6 @@
 """Guards the commands: torch is never imported, bad input is one sentence, all names work."""
 
+import os
 import subprocess
 import sys
 
@@ -48,6 +49,24 @@ def test_a_single_table_is_printed(world, capsys):
     printed = capsys.readouterr().out
     assert "| DeepSeek-V2-Lite (16B) | 429.0 | 429.0 |" in printed
     assert f"wrote {world.results}/tiny/tables/memory.csv" in printed
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["powerstep_repro.table", "valid_small"], ["powerstep_repro.memory", "--format", "csv"]],
+)
+def test_a_reader_that_leaves_early_ends_a_command_in_silence(world, command):
+    """As ``| head`` does; what was to be written is written all the same."""
+    given = [f"results_dir={world.results}"] if command[0].endswith("table") else []
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write) as pipe:
+        arguments = [sys.executable, "-m", *command, *given]
+        done = subprocess.run(arguments, stdout=pipe, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 141
+    assert "Error" not in done.stderr
+    assert "Exception" not in done.stderr
+    assert not given or (world.results / "tiny" / "tables" / "valid_small.md").is_file()
 
 
 @pytest.mark.parametrize(
