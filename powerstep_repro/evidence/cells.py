@@ -177,10 +177,13 @@ def scaled_to(config: Mapping[str, Any]) -> int | None:
     return None if ours == _full_size(model) else ours
 
 
-def sized_label(config: Mapping[str, Any]) -> str:
-    """Name a config's model for people, and the size that it is scaled to, if it is."""
-    label, size = model_label(config["model"]["name"]), scaled_to(config)
-    return f"{label}, scaled to {size_label(size)} parameters" if size else label
+def sized_label(model: str, parameters: float | None) -> str:
+    """Name a model for people, and its size unless that is the paper's or not known."""
+    label = model_label(model)
+    known = model in MODELS and parameters is not None and np.isfinite(parameters)
+    if not known or parameters == _full_size(model):
+        return label
+    return f"{label}, scaled to {size_label(int(parameters))} parameters"
 
 
 def _number(value: Any, default: Any = float("nan")) -> float:

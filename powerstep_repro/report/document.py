@@ -1,5 +1,6 @@
 """The report as Markdown: findings first, then claims, figures, tables, departures, provenance."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -335,7 +336,11 @@ def _benchmarks(evidence: Evidence) -> list[str]:
     """The benchmark's files, where ``make bench`` has left any."""
     parts = []
     for benchmark in benchmarks.read(evidence):
-        facts = {k: v for k, v in benchmark.items() if isinstance(v, str | int | float)}
+        facts = {
+            k: v
+            for k, v in benchmark.items()
+            if isinstance(v, str | int) or (isinstance(v, float) and math.isfinite(v))
+        }
         shown = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in facts.items() if k != "kind")
         parts += [f"### Benchmark: {benchmark['kind']}", shown + "."]
         parts.append("\n".join(benchmarks.layout(benchmark)))

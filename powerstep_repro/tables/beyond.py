@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from powerstep_repro.evidence import Cell, Evidence, data_label, n_label, rate_label
+from powerstep_repro.evidence.cells import sized_label
 from powerstep_repro.figures.curves import Strand, read_strand
-from powerstep_repro.paper import MARGIN, MODELS, model_label
+from powerstep_repro.paper import MARGIN, MODELS
 from powerstep_repro.tables import benchmarks
 from powerstep_repro.tables.compare import clear_best, gap_of, gap_words, judge_parity
 from powerstep_repro.tables.losses import variant, variant_label
@@ -204,7 +205,8 @@ def cost(evidence: Evidence, sweeps: Sequence[str]) -> Table:
         model, name, device = key
         count = len(groups[key])
         label = variant_label(by_cell[model, name])
-        table.add(model_label(model), label, device, *facts["texts"], f"{count}")
+        sized = sized_label(model, by_cell[model, name].scaled_to)
+        table.add(sized, label, device, *facts["texts"], f"{count}")
         base = speeds.get((model, "adamw", device))
         for quantity, number in facts["numbers"].items():
             reference = base["numbers"][quantity] if base else None

@@ -1,8 +1,11 @@
 """The paper's two tables of settings, each beside what this profile and its runs use."""
 
+from typing import Any
+
 from powerstep_repro.config import compose
 from powerstep_repro.evidence import Evidence, rate_label
-from powerstep_repro.paper import MODELS, TABLES, model_label, value
+from powerstep_repro.evidence.cells import scaled_to, sized_label
+from powerstep_repro.paper import MODELS, TABLES, value
 from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Table, plain
 from powerstep_repro.tables.statistics import NOT_RUN
 
@@ -30,7 +33,7 @@ def hyperparameters(evidence: Evidence) -> Table:
         extra=("quantity",),
     )
     for model in MODELS:
-        config = compose([f"profile={evidence.profile}", *evidence.overrides, f"model={model}"])
+        config = _config(evidence, model)
         ours = {
             "batch": config["batch"],
             "context": config["context"],
@@ -52,13 +55,19 @@ def hyperparameters(evidence: Evidence) -> Table:
                 }
             )
         steps, warmup = f"{config['steps']:,}", f"{config['warmup_steps']:,}"
-        table.add(model_label(model), *texts, f"? / {steps}", f"2,000 / {warmup}")
+        table.add(
+            sized_label(model, scaled_to(config)), *texts, f"? / {steps}", f"2,000 / {warmup}"
+        )
     table.notes = [
         "The paper states no number of steps; the profile paper takes 50,000 for GPT-2 and 20,000 "
         "for the rest, inferred from the released scripts. Weight decay 0.1, clipping at 1.0 and "
         "one learning rate for all optimizers of a model, in the paper and here."
     ]
     return table
+
+
+def _config(evidence: Evidence, model: str) -> dict[str, Any]:
+    return compose([f"profile={evidence.profile}", *evidence.overrides, f"model={model}"])
 
 
 def _writer(column: str):
@@ -102,7 +111,7 @@ def parallelism(evidence: Evidence) -> Table:
                     "quantity": column,
                 }
             )
-        table.add(model_label(model), *texts)
+        table.add(sized_label(model, scaled_to(_config(evidence, model))), *texts)
     table.notes = [
         "The number of devices changes no result here: the global batch of a step is the same for "
         "any split into ranks and micro-batches. Devices = DP × TP × PP in every row of the paper."

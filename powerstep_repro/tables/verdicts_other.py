@@ -1,8 +1,10 @@
 """Judges of the other claims: on learning rates, early progress, speed, memory and codes."""
 
 import numpy as np
+import pandas as pd
 
 from powerstep_repro.evidence import Cell, Evidence, rate_label
+from powerstep_repro.evidence.cells import sized_label
 from powerstep_repro.figures.curves import read_strand
 from powerstep_repro.memory import state_bytes_per_param
 from powerstep_repro.paper import Claim, model_label, optimizer_label
@@ -176,16 +178,18 @@ def _memory(claim: Claim, evidence: Evidence) -> list[Item]:
     text = f"{ratio:.2f} by arithmetic ({masters:.2f} with fp32 master copies counted)"
     items = [Item("bytes of state a parameter", verdict, text)]
     runs = evidence.loaded.runs
-    for model in sorted(set(runs["model.name"].dropna())):
+    sized = [sized_label(*pair) for pair in runs[["model.name", "n_params"]].to_numpy()]
+    labels = pd.Series(sized, index=runs.index, dtype=object)
+    for label in sorted(set(labels)):
         measured = {}
         for name in (claim.reference.optimizer, side.optimizer):
-            rows = runs[(runs["model.name"] == model) & (runs["optimizer.name"] == name)]
+            rows = runs[(labels == label) & (runs["optimizer.name"] == name)]
             known = rows["optimizer_state_bytes"].dropna().astype(float)
             measured[name] = float(known.median()) if len(known) else None
         if all(measured.values()):
             found = measured[claim.reference.optimizer] / measured[side.optimizer]
             good = REPRODUCED if low <= found <= high else NOT_REPRODUCED
-            items.append(Item(f"{model_label(model)}, measured", good, f"{found:.2f}"))
+            items.append(Item(f"{label}, measured", good, f"{found:.2f}"))
     return items
 
 

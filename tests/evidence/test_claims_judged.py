@@ -292,6 +292,14 @@ def test_measured_state_enters_the_memory_claim(world):
     assert "7.76" in judgement.on_paper
 
 
+def test_a_measured_state_says_of_which_size_it_is(world):
+    for optimizer, size in (("adamw", 8), ("powerstep_int8", 1.03125)):
+        summary = {"n_params": 1_000_000_000, "optimizer_state_bytes": int(size * 1e9)}
+        add(world, "large", "qwen3_32b", optimizer, (3.0,), summary=summary)
+    items = judged("memory_8x", world).items
+    assert items[-1].what == "Qwen3-32B, scaled to 1B parameters, measured"
+
+
 def test_heavy_ball_and_average_hold_the_same_codes():
     differing, total = codes_that_differ(blocks=32, steps=100)
     assert differing < 1e-4 * total

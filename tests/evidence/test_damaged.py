@@ -17,6 +17,7 @@ from powerstep_repro.report.__main__ import main as report
 from powerstep_repro.report.document import document
 from powerstep_repro.report.provenance import device_hours, effects, total_tokens
 from powerstep_repro.table import main as table
+from powerstep_repro.tables.benchmarks import read, step_ms
 from powerstep_repro.tables.catalogue import CATALOGUE, build
 from powerstep_repro.tables.judged import judge_all
 
@@ -229,6 +230,23 @@ def test_a_damaged_benchmark_is_named(world, content):
     text = document(Evidence(world.results, "h100"))
     assert "optimizers-a-card.json holds no rows of a benchmark" in text
     assert "Speed, measured side by side" not in text
+
+
+def test_a_time_that_is_no_number_is_not_printed_as_one(world, caplog):
+    (world.results / "bench").mkdir()
+    row = {"model": "gpt2_small", "label": "adamw (fused)", "ms": 1.5, "floor_ms": float("nan")}
+    rows = [row | {"ms": ms} for ms in (float("nan"), "fast", -1.0, True, 1.5)]
+    content = json.dumps({"device": "a card", "copy_bytes_per_s": float("inf"), "rows": rows})
+    (world.results / "bench" / "optimizers-a-card.json").write_text(content)
+    evidence = Evidence(world.results, "h100")
+    text = document(evidence)
+    assert "optimizers-a-card.json: 9 values of a benchmark are no measurements" in caplog.text
+    assert "One record is damaged or incomplete" in text
+    shown = text.partition("## Speed, measured side by side")[2].partition("\n## ")[0]
+    for damage in ("nan", "inf", "fast |"):
+        assert damage not in shown
+    assert shown.count("| gpt2_small | adamw (fused) | n/a | n/a |") == 4
+    assert step_ms(read(evidence)) == {("gpt2_small", "adamw", "a card"): 1.5}
 
 
 @pytest.mark.parametrize("command", [plot, table, report])

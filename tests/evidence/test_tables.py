@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from powerstep_repro import paper
-from powerstep_repro.evidence import Evidence
+from powerstep_repro.evidence import Evidence, size_label
 from powerstep_repro.tables.catalogue import CATALOGUE, build
 from powerstep_repro.tables.model import LONG, Table, signed
 from powerstep_repro.tables.render import comma_separated, latex, markdown, tex, write
@@ -257,6 +257,16 @@ def test_parallelism_tells_the_ranks_of_our_runs(world):
         if r["model"] == "gpt2_small"
     }
     assert ours == {"npus": "4", "dp": "4", "tp": "1", "pp": "1", "ep": "n/a"}
+
+
+def test_a_scaled_model_is_named_with_its_size_wherever_it_stands(world):
+    qwen = {"model": "qwen3_8b", "optimizer": "adamw"}
+    world.add("small", qwen, losses=(3.0,), summary={"n_params": 100_000_000})
+    size = size_label(Evidence(world.results, "h100").source("small").find("qwen3_8b")[0].scaled_to)
+    for name in ("hyperparameters", "parallelism", "cost"):
+        heads = [row[0].text for row in build(name, Evidence(world.results, "h100")).rows]
+        assert f"Qwen3-8B, scaled to {size} parameters" in heads
+        assert not any("GPT-2-Small (124M), scaled" in head for head in heads)
 
 
 def tuned(world, optimizer, losses_by_lr, **kwargs):
