@@ -210,7 +210,8 @@ def _train(config: dict[str, Any], data: Any, folder: Path, rank: int) -> int:
             )
             summary = read_summary(folder)
             print(_outcome(summary, folder))
-            if line := speed_line(folder, summary, config["precision"]):
+            cuda = runtime.device.type == "cuda"
+            if line := speed_line(folder, summary, config["precision"], cuda):
                 print(line)
     return 128 + result.signal if result.signal else 0
 

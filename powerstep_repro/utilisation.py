@@ -29,7 +29,7 @@ def peak_flops(card: str, precision: str) -> float | None:
     return next((peaks[kind] for name, peaks in PEAKS.items() if name in card), None)
 
 
-def speed_line(folder: Path, summary: dict[str, Any], precision: str) -> str | None:
+def speed_line(folder: Path, summary: dict[str, Any], precision: str, cuda: bool) -> str | None:
     """Say in one line how fast an ended run went; None for one without a row.
 
     Tokens a second are the median over the log without its first tenth, where compiling shows.
@@ -40,6 +40,7 @@ def speed_line(folder: Path, summary: dict[str, Any], precision: str) -> str | N
         folder: A run directory.
         summary: What its ``summary.json`` holds.
         precision: As in its config.
+        cuda: Whether it ran on a card, whose memory is then told; a process's own says little.
     """
     rows = [json.loads(line) for line in jsonl_rows(folder / METRICS)[0].values()]
     rates = [row["tokens_per_s"] for row in rows if "tokens_per_s" in row]
@@ -50,4 +51,4 @@ def speed_line(folder: Path, summary: dict[str, Any], precision: str) -> str | N
     if peak := peak_flops(summary["device"], precision):
         used = rate * summary["flops_per_token"] / (peak * summary["world_size"])
         line += f", {100 * used:.1f} % MFU"
-    return f"{line}, at most {summary['peak_memory_bytes'] / 2**30:.2f} GiB"
+    return f"{line}, at most {summary['peak_memory_bytes'] / 2**30:.2f} GiB" if cuda else line

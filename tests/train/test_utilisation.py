@@ -33,10 +33,12 @@ def test_the_median_without_the_first_tenth(tmp_path):
     rates = [1.0, 1.0] + [989e3] * 17 + [5.0]
     rows = [{"step": i, "tokens_per_s": rate} for i, rate in enumerate(rates, start=1)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert speed_line(tmp_path, SUMMARY, "bf16") == "989,000 tokens/s, 50.0 % MFU, at most 3.00 GiB"
+    line = speed_line(tmp_path, SUMMARY, "bf16", cuda=True)
+    assert line == "989,000 tokens/s, 50.0 % MFU, at most 3.00 GiB"
     unknown = SUMMARY | {"device": "a processor"}
-    assert speed_line(tmp_path, unknown, "fp32") == "989,000 tokens/s, at most 3.00 GiB"
+    assert speed_line(tmp_path, unknown, "fp32", cuda=True) == "989,000 tokens/s, at most 3.00 GiB"
+    assert speed_line(tmp_path, unknown, "fp32", cuda=False) == "989,000 tokens/s"
 
 
 def test_nothing_is_said_of_a_run_without_rows(tmp_path):
-    assert speed_line(tmp_path, SUMMARY, "bf16") is None
+    assert speed_line(tmp_path, SUMMARY, "bf16", cuda=True) is None
