@@ -14,13 +14,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv,
         "plot",
         "figure",
-        {name: bool(spec.sweeps) for name, spec in CATALOGUE.items()},
+        {name: spec.sweeps or None for name, spec in CATALOGUE.items()},
         "Draw figures to <results_dir>/<profile>/figures/NAME.pdf and .png.",
     )
     for name in names:
         figure = draw(name, evidence)
         with writing(evidence.folder):
-            written = style.save(figure, evidence.folder / "figures" / name)
+            written = style.save(figure, evidence.folder / "figures" / evidence.file_name(name))
         print(*(f"wrote {path}" for path in written), sep="\n")
         print_missing([evidence.source(sweep) for sweep in CATALOGUE[name].sweeps])
     return 0

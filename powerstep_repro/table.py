@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from powerstep_repro.errors import exit_on_user_error
 from powerstep_repro.evidence.arguments import parse, print_missing, writing
+from powerstep_repro.tables.beyond import RATE_SWEEPS
 from powerstep_repro.tables.catalogue import CATALOGUE, build
 from powerstep_repro.tables.render import markdown, write
 
@@ -14,11 +15,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv,
         "table",
         "table",
-        {name: spec.reads_runs for name, spec in CATALOGUE.items()},
+        {
+            name: spec.sweeps or RATE_SWEEPS if spec.reads_runs else None
+            for name, spec in CATALOGUE.items()
+        },
         "Write tables to <results_dir>/<profile>/tables/NAME.md, .csv and .tex.",
     )
     for name in names:
         table = build(name, evidence)
+        table.name = evidence.file_name(name)
         with writing(evidence.folder):
             written = write(table, evidence.folder / "tables")
         if len(names) == 1:  # after it is written: the reader may be gone, as head is

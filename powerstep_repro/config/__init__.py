@@ -11,7 +11,7 @@ from powerstep_repro.config.identity import (
     with_data,
 )
 from powerstep_repro.config.paths import CONF, ROOT, SWEEPS
-from powerstep_repro.config.sweeps import Planned, expand, load_sweep, sweep_names
+from powerstep_repro.config.sweeps import Planned, SweepRefusal, expand, load_sweep, sweep_names
 from powerstep_repro.config.validate import flatten
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "ROOT",
     "SWEEPS",
     "Planned",
+    "SweepRefusal",
     "axes",
     "canonical",
     "choices",

@@ -25,6 +25,22 @@ from powerstep_repro.errors import UserError
 SWEEP_KEYS = ("runs", "title", "description")
 
 
+class SweepRefusal(UserError):
+    """A sweep varies keys that go with a choice which an override replaces.
+
+    Attributes:
+        override: as it was given.
+        keys: those that the override's choice does not have.
+    """
+
+    def __init__(self, name: str, override: str, keys: list[str]):
+        super().__init__(
+            f"sweep {name} cannot take {override}: it varies {', '.join(keys)}, which "
+            f"{override.partition('=')[2]} does not have"
+        )
+        self.override, self.keys = override, keys
+
+
 @dataclass(frozen=True)
 class Planned:
     """One run of a sweep: the overrides that start it and the config they compose to."""
@@ -107,6 +123,26 @@ def expand(name: str, overrides: list[str] | tuple[str, ...] = ()) -> list[Plann
     for entry in load_sweep(name)["runs"]:
         by_key = {k: [_override(k, v) for v in values] for k, values in entry["grid"].items()}
         for combination in product({**by_key, **given}):
-            config = compose(combination)
+            try:
+                config = compose(combination)
+            except UserError as error:
+                raise _clash(name, list(by_key), combination, list(given)) or error from None
             planned.setdefault(canonical(identity_view(config)), Planned(combination, config))
     return list(planned.values())
+
+
+def _clash(
+    name: str, varied: list[str], combination: tuple[str, ...], given: list[str]
+) -> SweepRefusal | None:
+    """Explain a combination that does not compose, if it would without keys that nobody typed."""
+    for override in combination:
+        group = override.partition("=")[0]
+        own = [key for key in varied if key.startswith(f"{group}.") and key not in given]
+        if group in given and own:
+            others = [word for word in combination if word.partition("=")[0] not in own]
+            try:
+                compose(others)
+            except UserError:
+                continue
+            return SweepRefusal(name, override, own)
+    return None

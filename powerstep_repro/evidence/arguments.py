@@ -18,7 +18,7 @@ def parse(
     argv: Sequence[str] | None,
     command: str,
     what: str,
-    names: Mapping[str, bool],
+    names: Mapping[str, Sequence[str] | None],
     writes: str,
 ) -> tuple[list[str], Evidence]:
     """Read ``NAME ... key=value ...``.
@@ -27,7 +27,8 @@ def parse(
         argv: the arguments; None takes the process's own.
         command: the module behind ``python -m powerstep_repro.``.
         what: what a NAME names, in one word; empty if the command takes none.
-        names: the known names, and whether each is made from runs.
+        names: the known names, each with the sweeps that fill it; None: needs no run. A command
+            without names has its sweeps under its own.
         writes: what is written where, for the help.
 
     Returns:
@@ -44,7 +45,8 @@ def parse(
         description=writes,
         epilog=(f"{what} names: {', '.join(names)}, or {ALL}. " if what else "")
         + "Further key=value apply to every run that is looked for, as on the sweep's command "
-        "line. Reads logs alone: no GPU, no data, no torch.",
+        "line, and name the file: small-model=gpt2_small.png; seed=1,2 leaves these replicates. "
+        "Reads logs alone: no GPU, no data, no torch.",
     )
     parser.add_argument("words", nargs="*", metavar="NAME or key=value")
     words = parser.parse_args(argv).words
@@ -65,15 +67,17 @@ def parse(
         near = suggestion(profile, known)
         raise UserError(f"unknown profile {profile!r}{near}: choose one of {', '.join(known)}")
     results_dir = pairs.pop("results_dir", str(RESULTS))
-    wanted = list(names) if ALL in asked else list(dict.fromkeys(asked))
-    reads_runs = not what or any(names[name] for name in wanted)
+    wanted = list(names) if ALL in asked or not what else list(dict.fromkeys(asked))
+    fill = [names[name] for name in wanted if names[name] is not None]
+    reads_runs = bool(fill)
+    evidence = Evidence(results_dir, profile, [f"{key}={value}" for key, value in pairs.items()])
+    evidence.check(list(dict.fromkeys(sweep for sweeps in fill for sweep in sweeps)))
     if reads_runs and not Path(results_dir).is_dir():
         raise UserError(
             f"there is no folder {results_dir!r} to read runs from: results_dir is the folder "
             "that holds <profile>/runs"
         )
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
-    evidence = Evidence(results_dir, profile, [f"{key}={value}" for key, value in pairs.items()])
     if reads_runs and not (evidence.folder / "runs").is_dir():
         logger.warning("there is no folder %s: nothing was run", evidence.folder / "runs")
     return wanted, evidence
@@ -93,6 +97,6 @@ def print_missing(sources: Sequence[Source]) -> None:
     for source in sources:
         command = source.missing_command()
         if command:
-            missing = sum(not cell.runs for cell in source.cells)
+            missing = sum(cell.is_missing for cell in source.cells)
             print(f"not run: {missing} of {len(source.cells)} settings of sweep {source.sweep}")
             print(f"  {command}")

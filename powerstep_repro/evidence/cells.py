@@ -4,16 +4,19 @@ A figure or a table names its sweeps; each is expanded, and every planned settin
 that match it on config values. A model's cells are all on one data set. Imports no torch.
 """
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from powerstep_repro.config import canonical, expand, flatten
+from powerstep_repro.config import SweepRefusal, axes, canonical, expand, flatten
+from powerstep_repro.config.identity import NOT_IDENTITY
+from powerstep_repro.errors import UserError
 from powerstep_repro.memory import paper_counts
 from powerstep_repro.models.count import count
 from powerstep_repro.paper import MODELS, model_label
@@ -92,7 +95,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Cell:
-    """One planned setting with its runs, all on one data set."""
+    """One planned setting with its runs, all on one data set.
+
+    ``seeds`` are those that were asked for; empty: whatever was run.
+    """
 
     config: dict[str, Any]
     runs: list[str]
@@ -101,6 +107,12 @@ class Cell:
     data_name: str | None
     data_hash: str | None
     elsewhere: list[str] = field(default_factory=list)
+    seeds: tuple[int, ...] = ()
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether nothing was run, or not every seed that was asked for."""
+        return not self.runs or bool({*self.seeds} - {*self.loaded.runs.loc[self.runs, "seed"]})
 
     @property
     def model(self) -> str:
@@ -232,7 +244,7 @@ class Source:
 
     def missing_command(self) -> str | None:
         """Return the command that trains what is missing, models that are whole left out."""
-        missing = [cell for cell in self.cells if not cell.runs]
+        missing = [cell for cell in self.cells if cell.is_missing]
         if not missing:
             return None
         models = list(dict.fromkeys(cell.model for cell in missing))
@@ -260,17 +272,24 @@ def data_label(cells: Sequence[Cell]) -> str:
 
 
 def n_label(cells: Sequence[Cell]) -> str:
-    """Say how many seeds the curves or cells that were run have."""
-    counts = sorted({len(cell.runs) for cell in cells if cell.runs})
-    if not counts:
-        return "n = 0"
-    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    """Say how many seeds the curves or cells that were run have, and which if they were chosen."""
+    counts = sorted({len(cell.runs) for cell in cells if cell.runs}) or [0]
+    said = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    chosen = sorted({seed for cell in cells for seed in cell.seeds})
+    if not chosen:
+        return said
+    return f"{said}, seed{'s' if len(chosen) > 1 else ''} {', '.join(map(str, chosen))} alone"
 
 
 def rate_label(lr: float) -> str:
     """Write a learning rate as people do: ``6e-4``, ``3.75e-5``."""
     mantissa, exponent = f"{lr:.3e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def _selects(key: str) -> bool:
+    """Whether an override of a key changes which runs are shown."""
+    return key.lstrip("+").partition(".")[0] not in {*NOT_IDENTITY, "data"}
 
 
 @lru_cache(maxsize=64)
@@ -285,7 +304,8 @@ class Evidence:
     Args:
         results_dir: the folder that holds ``<profile>/runs``.
         profile: tiny, h100 or paper.
-        overrides: config overrides for every sweep, as on the sweep's command line.
+        overrides: config overrides for every sweep, as on the sweep's command line. ``seed``
+            chooses among the replicates; without it all count.
     """
 
     def __init__(self, results_dir: str | Path, profile: str, overrides: Sequence[str] = ()):
@@ -299,6 +319,33 @@ class Evidence:
     def arguments(self) -> list[str]:
         """The words of a command line that ask for this evidence."""
         return [f"profile={self.profile}", *map(shlex.quote, (*self._place, *self.overrides))]
+
+    def file_name(self, name: str) -> str:
+        """Name a file after what it shows: what a selection shows never replaces the whole."""
+        chosen = [word for word in self.overrides if _selects(word.partition("=")[0])]
+        return "-".join([name, *(re.sub(r"[^\w.=,+-]", "_", word) for word in chosen)])
+
+    def check(self, sweeps: Sequence[str]) -> None:
+        """Refuse overrides that the sweeps cannot take, before anything is read or drawn."""
+        refused: dict[str, SweepRefusal] = {}
+        for sweep in sweeps:
+            try:
+                _expanded(sweep, self._given())
+            except SweepRefusal as error:
+                refused[sweep] = error
+        if len(refused) == 1:
+            raise next(iter(refused.values()))
+        if refused:
+            override = next(iter(refused.values())).override
+            keys = dict.fromkeys(key for error in refused.values() for key in error.keys)
+            raise UserError(
+                f"sweeps {', '.join(refused)} cannot take {override}: they vary "
+                f"{', '.join(keys)}, which {override.partition('=')[2]} does not have; ask by "
+                "name for figures or tables of other sweeps"
+            )
+
+    def _given(self, extra: Sequence[str] = ()) -> tuple[str, ...]:
+        return (f"profile={self.profile}", *self.overrides, *extra)
 
     @cached_property
     def loaded(self) -> Loaded:
@@ -323,13 +370,18 @@ class Evidence:
         same sweeps on a smaller one then stand in, and what is drawn must say so.
         """
         choices = [[self.source(sweep) for sweep in sweeps]]
-        if self.profile == "h100":
+        chosen = any(word.startswith("model=") for word in self.overrides)
+        if self.profile == "h100" and not chosen:
             choices.append([self.source(sweep, *stand_in) for sweep in sweeps])
         return max(choices, key=lambda c: sum(bool(cell.runs) for s in c for cell in s.cells))
 
     def _match(self, sweep: str, extra: tuple[str, ...]) -> Source:
-        given = (f"profile={self.profile}", *self.overrides, *extra)
-        configs = _expanded(sweep, given)
+        given = self._given(extra)
+        configs, loaded, seeds = _expanded(sweep, given), self.loaded, ()
+        if "seed" in axes(given):
+            seeds = tuple(sorted({config["seed"] for config in configs}))
+            among = {run: c for run, c in loaded.configs.items() if c["seed"] in seeds}
+            loaded = replace(loaded, configs=among)
         # Models whose data is configured alike share one data set; others have their own.
         groups: dict[str, list[dict[str, Any]]] = {}
         for config in configs:
@@ -338,7 +390,7 @@ class Evidence:
         found: dict[int, Cell] = {}
         warnings: list[str] = []
         for group in groups.values():
-            selection = select(self.loaded, group)
+            selection = select(loaded, group)
             warnings += selection.warnings
             for cell in selection.cells:
                 found[id(cell.config)] = Cell(
@@ -349,6 +401,7 @@ class Evidence:
                     selection.data_name,
                     selection.data_hash,
                     cell.elsewhere,
+                    seeds,
                 )
         cells = [found[id(config)] for config in configs if id(config) in found]
         return Source(sweep, self.profile, self._place + self.overrides + extra, cells, warnings)

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from powerstep_repro.errors import exit_on_user_error
 from powerstep_repro.evidence.arguments import parse, writing
 from powerstep_repro.figures import style
+from powerstep_repro.figures.catalogue import CATALOGUE as FIGURES
 from powerstep_repro.figures.catalogue import draw
 from powerstep_repro.report.document import document, drawable
 from powerstep_repro.report.page import html
+from powerstep_repro.tables.catalogue import CATALOGUE as TABLES
 from powerstep_repro.tables.render import write_text
 
 
@@ -17,17 +19,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv,
         "report",
         "",
-        {},
+        {"report": [s for spec in (*FIGURES.values(), *TABLES.values()) for s in spec.sweeps]},
         "Write <results_dir>/<profile>/REPORT.md and report.html (one file, works offline).",
     )
     folder = evidence.folder
     with writing(folder):
         for name in drawable(evidence):
-            style.save(draw(name, evidence), folder / "figures" / name)
+            style.save(draw(name, evidence), folder / "figures" / evidence.file_name(name))
         text = document(evidence)
-        write_text(folder / "REPORT.md", text)
-        write_text(folder / "report.html", html(text, folder))
-    print(f"wrote {folder / 'REPORT.md'}\nwrote {folder / 'report.html'}")
+        pages = {
+            folder / f"{evidence.file_name('REPORT')}.md": text,
+            folder / f"{evidence.file_name('report')}.html": html(text, folder),
+        }
+        for path, page in pages.items():
+            write_text(path, page)
+    print(*(f"wrote {path}" for path in pages), sep="\n")
     return 0
 
 

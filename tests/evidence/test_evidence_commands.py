@@ -78,13 +78,69 @@ def test_a_reader_that_leaves_early_ends_a_command_in_silence(world, command):
         (plot, ["small", "optimzer.beta=0.1"], "unknown key 'optimzer.beta'"),
         (table, ["valid_smal"], "unknown table 'valid_smal' (did you mean 'valid_small'?)"),
         (table, ["valid_small", "lr=-1"], "lr must be"),
+        (plot, ["small", "profil=h100"], "unknown key 'profil' (did you mean 'profile'?)"),
+        (report, ["result_dir=x"], "unknown key 'result_dir' (did you mean 'results_dir'?)"),
+        (
+            plot,
+            ["hyper", "optimizer=adamw"],
+            "sweeps beta, gamma cannot take optimizer=adamw: they vary optimizer.beta, "
+            "optimizer.gamma, which adamw does not have",
+        ),
+        (report, ["optimizer=adamw"], "sweeps beta, gamma, quant"),
     ],
 )
-def test_bad_input_is_one_sentence(world, command, arguments, sentence):
+def test_bad_input_is_one_sentence(world, caplog, command, arguments, sentence):
+    """And nothing is warned of before it."""
     with pytest.raises(UserError) as error:
         command([*arguments, f"results_dir={world.results}"])
     assert str(error.value).startswith(sentence)
     assert "\n" not in str(error.value)
+    assert caplog.messages == []
+
+
+def test_a_seed_that_is_asked_for_leaves_these_replicates_alone(world, capsys):
+    where = {"model": "gpt2_small", "optimizer": "adamw"}
+    world.add("small", where, losses=(3.0, 4.0))
+    given = ["model=gpt2_small", "profile=h100", f"results_dir={world.results}"]
+
+    def shown(*seed):
+        assert table(["valid_small", *seed, *given]) == 0
+        return capsys.readouterr().out
+
+    assert "n = 2." in shown()
+    second = shown("seed=2")
+    assert "4.000" in second
+    assert "n = 1, seed 2 alone." in second
+    assert "not run: 4 of 5 settings" in second
+    both = shown("seed=2,7")
+    assert "n = 1, seeds 2, 7 alone." in both
+    assert "not run: 5 of 5 settings" in both  # a setting is there when each of its seeds is
+    assert "n = 0, seed 5 alone." in shown("seed=5")
+
+
+def test_what_a_selection_shows_does_not_replace_the_whole(world, capsys):
+    world.add("small", {"optimizer": "adamw"}, losses=(3.0,))
+    common = ["profile=h100", f"results_dir={world.results}", "data.path=/data", "log_interval=1"]
+    chosen = ["model=gpt2_small", "seed=1,2"]
+    for command in (plot, table):
+        name = {plot: "small", table: "valid_small"}[command]
+        assert command([name, *common]) == 0
+        assert command([name, *common, *chosen]) == 0
+    folder = world.results / "h100"
+    figures = {path.name for path in folder.glob("figures/*.png")}
+    assert figures == {"small.png", "small-model=gpt2_small-seed=1,2.png"}
+    tables = {path.name for path in folder.glob("tables/*.md")}
+    assert tables == {"valid_small.md", "valid_small-model=gpt2_small-seed=1,2.md"}
+    assert "figures/small-model=gpt2_small-seed=1,2.png" in capsys.readouterr().out
+
+
+def test_a_selections_report_shows_its_own_figures(world):
+    world.add("small", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(3.0, 4.0))
+    assert report(["seed=2", "profile=h100", f"results_dir={world.results}"]) == 0
+    text = (world.results / "h100" / "REPORT-seed=2.md").read_text()
+    assert "](figures/small-seed=2.png)" in text
+    assert (world.results / "h100" / "report-seed=2.html").is_file()
+    assert not (world.results / "h100" / "REPORT.md").exists()
 
 
 @pytest.mark.parametrize(
