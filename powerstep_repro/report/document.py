@@ -262,7 +262,9 @@ def _figures(evidence: Evidence) -> list[str]:
         paper = PAPER_FIGURES[name]
         parts.append(f"### Figure {paper.number}: {paper.title}")
         if name in shown:
-            parts.append(f"![Figure {paper.number}: {paper.title}](figures/{name}.png)")
+            parts.append(
+                f"![Figure {paper.number}: {paper.title}](figures/{evidence.file_name(name)}.png)"
+            )
         else:
             commands = [evidence.source(sweep).command() for sweep in spec.sweeps]
             parts.append("Not run. " + " ".join(f"`{command}`" for command in commands))
