@@ -56,13 +56,17 @@ def figure(*sweeps: str) -> Callable:
 Line = tuple[str, str, style.Dash, Cell]
 
 
-def _frame(name: str, evidence: Evidence, cells: Sequence[Cell]) -> tuple[Figure, list[Axes]]:
+def _frame(
+    name: str, evidence: Evidence, by_panel: Sequence[Sequence[Cell]]
+) -> tuple[Figure, list[Axes]]:
+    cells = [cell for panel in by_panel for cell in panel]
     subtitle = f"profile {evidence.profile} · data {data_label(cells)} · {n_label(cells)}"
     damaged = len(evidence.loaded.damaged)
     if damaged:  # whose runs they are, nobody can tell
         subtitle += f" · {damaged} damaged run{'s' if damaged > 1 else ''} left out"
     banner = PLUMBING if evidence.profile == "tiny" else ""
-    canvas, axes = panels.grid(FIGURES[name], subtitle, banner)
+    filled = [any(cell.runs or cell.failed for cell in panel) for panel in by_panel]
+    canvas, axes = panels.grid(FIGURES[name], subtitle, banner, filled)
     panels.footnote(canvas, panels.smoothing_note())
     return canvas, axes
 
@@ -132,6 +136,11 @@ def _by_value(
     ]
 
 
+def _by_model(name: str, source: Source) -> dict[str, list[Cell]]:
+    """The cells of each of a figure's panels, by the model that the panel shows."""
+    return {panel.key: source.find(panel.key) for panel in FIGURES[name].panels}
+
+
 @figure()
 def spt(evidence: Evidence) -> Figure:
     """Figure 1: the signed power transform sign(x)|x|^β over x in [−1, 1]; needs no run."""
@@ -159,9 +168,10 @@ def spt(evidence: Evidence) -> Figure:
 def small(evidence: Evidence) -> Figure:
     """Figure 2: training loss of five optimizers, six models."""
     source = evidence.source("small")
-    canvas, axes = _frame("small", evidence, source.cells)
-    for ax, panel in zip(axes, FIGURES["small"].panels, strict=True):
-        _fill(ax, source, _by_optimizer(source.find(panel.key)), f"model={panel.key}")
+    by_panel = _by_model("small", source)
+    canvas, axes = _frame("small", evidence, list(by_panel.values()))
+    for ax, (model, cells) in zip(axes, by_panel.items(), strict=True):
+        _fill(ax, source, _by_optimizer(cells), f"model={model}")
     return canvas
 
 
@@ -169,14 +179,13 @@ def small(evidence: Evidence) -> Figure:
 def hyper(evidence: Evidence) -> Figure:
     """Figure 3: PowerStep over β and over γ, on GPT-2 Medium (at h100, if need be, on Small)."""
     sources = evidence.sources_or(("beta", "gamma"), "model=gpt2_small")
-    cells = [cell for source in sources for cell in source.cells]
-    canvas, axes = _frame("hyper", evidence, cells)
+    canvas, axes = _frame("hyper", evidence, [source.cells for source in sources])
     for ax, source, key in zip(axes, sources, ("beta", "gamma"), strict=True):
         lines = _by_value(source.cells, f"optimizer.{key}", {"beta": "β", "gamma": "γ"}[key])
         model = source.cells[0].model
         note = f"{MODELS[model]}\n{_note(lines)}"
         if model != "gpt2_medium":
-            note = "the paper's model is Medium; this is\n" + note
+            note = f"{MODELS[model]}\nin the paper: Medium\n{_note(lines)}"
         _fill(ax, source, lines, note=note)
     return canvas
 
@@ -185,10 +194,10 @@ def hyper(evidence: Evidence) -> Figure:
 def quant(evidence: Evidence) -> Figure:
     """Figure 4: int8 state against fp32, both codes."""
     source = evidence.source("quant")
-    canvas, axes = _frame("quant", evidence, source.cells)
-    for ax, panel in zip(axes, FIGURES["quant"].panels, strict=True):
-        lines = _by_optimizer(source.find(panel.key), _code)
-        _fill(ax, source, lines, f"model={panel.key}")
+    by_panel = _by_model("quant", source)
+    canvas, axes = _frame("quant", evidence, list(by_panel.values()))
+    for ax, (model, cells) in zip(axes, by_panel.items(), strict=True):
+        _fill(ax, source, _by_optimizer(cells, _code), f"model={model}")
     return canvas
 
 
@@ -201,9 +210,10 @@ def _code(cell: Cell) -> str:
 def large(evidence: Evidence) -> Figure:
     """Figure 5: AdamW in fp32 against PowerStep int8, four large models."""
     source = evidence.source("large")
-    canvas, axes = _frame("large", evidence, source.cells)
-    for ax, panel in zip(axes, FIGURES["large"].panels, strict=True):
-        _fill(ax, source, _by_optimizer(source.find(panel.key)), f"model={panel.key}")
+    by_panel = _by_model("large", source)
+    canvas, axes = _frame("large", evidence, list(by_panel.values()))
+    for ax, (model, cells) in zip(axes, by_panel.items(), strict=True):
+        _fill(ax, source, _by_optimizer(cells), f"model={model}")
     return canvas
 
 
@@ -211,12 +221,13 @@ def large(evidence: Evidence) -> Figure:
 def lr(evidence: Evidence) -> Figure:
     """Figure 6: six learning rates, AdamW and PowerStep."""
     source = evidence.source("lr")
-    canvas, axes = _frame("lr", evidence, source.cells)
-    for ax, panel in zip(axes, FIGURES["lr"].panels, strict=True):
-        cells = [cell for cell in source.cells if cell.optimizer == panel.key]
+    names = [panel.key for panel in FIGURES["lr"].panels]
+    by_panel = [[cell for cell in source.cells if cell.optimizer == name] for name in names]
+    canvas, axes = _frame("lr", evidence, by_panel)
+    for ax, name, cells in zip(axes, names, by_panel, strict=True):
         lines = _by_value(cells, "lr", "lr", rate_label)
         note = f"{MODELS[cells[0].model]} · {_note(lines)}" if cells else ""
-        _fill(ax, source, lines, f"optimizer={panel.key}", note=note)
+        _fill(ax, source, lines, f"optimizer={name}", note=note)
     return canvas
 
 
@@ -224,12 +235,10 @@ def lr(evidence: Evidence) -> Figure:
 def stacey(evidence: Evidence) -> Figure:
     """Figure 7: PowerStep against Stacey at two learning rates, two models."""
     source = evidence.source("stacey")
-    canvas, axes = _frame("stacey", evidence, source.cells)
-    for ax, panel in zip(axes, FIGURES["stacey"].panels, strict=True):
-        lines = _by_optimizer(
-            source.find(panel.key), lambda cell: f", lr {rate_label(cell.config['lr'])}"
-        )
-        _fill(ax, source, lines, f"model={panel.key}")
+    by_panel = _by_model("stacey", source)
+    canvas, axes = _frame("stacey", evidence, list(by_panel.values()))
+    for ax, (model, cells) in zip(axes, by_panel.items(), strict=True):
+        _fill(ax, source, _by_optimizer(cells, _rate), f"model={model}")
     return canvas
 
 

@@ -1,6 +1,7 @@
 """Drawing: one panel of loss curves, a panel with nothing in it, and the frame around them."""
 
 import textwrap
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,37 +11,48 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from powerstep_repro.figures.curves import CUT, SMOOTHING, Curve, Strand, mean_over_seeds
 from powerstep_repro.figures.smoothing import envelope
 from powerstep_repro.figures.style import ALARM, INK, QUIET, new_figure
+from powerstep_repro.paper import MODELS
 from powerstep_repro.paper.assumed import COLLAPSE_NATS
 from powerstep_repro.paper.layout import PaperFigure
 
 PANEL_WIDTH, PANEL_HEIGHT = 3.9, 2.75
+# Of a row in which nothing was run: room for the command.
+EMPTY_HEIGHT = 1.55
+_LINE = 8.0  # points from one line of small print to the next
 _HEAD, _FOOT, _SIDE = 0.50, 0.26, 0.1
 _POINTS_RAW, _POINTS_SMOOTH = 1200, 800
 # The first part of a run is a fall of several nats; the axis starts from where it has fallen.
 _WARM = 0.1
 
 
-def grid(spec: PaperFigure, subtitle: str, banner: str = "") -> tuple[Figure, list[Axes]]:
+def grid(
+    spec: PaperFigure, subtitle: str, banner: str = "", filled: Sequence[bool] = ()
+) -> tuple[Figure, list[Axes]]:
     """Return a figure with the paper's grid of panels, titled; the axes in panel order.
 
     Args:
         spec: the paper's layout.
         subtitle: profile, data set and the like: what is not the paper's.
         banner: a warning that must not be missed, if any.
+        filled: for each panel whether it has something to show; a row without is lower.
     """
-    rows = -(-len(spec.panels) // spec.columns)
+    shown = list(filled) or [True] * len(spec.panels)
+    starts = range(0, len(spec.panels), spec.columns)
+    heights = [PANEL_HEIGHT if any(shown[i : i + spec.columns]) else EMPTY_HEIGHT for i in starts]
     width = spec.columns * PANEL_WIDTH + 2 * _SIDE
-    height = rows * PANEL_HEIGHT + _HEAD + _FOOT
+    height = sum(heights) + _HEAD + _FOOT
     figure = new_figure(width, height)
     axes = []
     for index, panel in enumerate(spec.panels):
         row, column = divmod(index, spec.columns)
         left = (_SIDE + column * PANEL_WIDTH + 0.52) / width
-        bottom = (_FOOT + (rows - 1 - row) * PANEL_HEIGHT + 0.42) / height
-        box = (left, bottom, (PANEL_WIDTH - 0.72) / width, (PANEL_HEIGHT - 0.78) / height)
+        bottom = (_FOOT + sum(heights[row + 1 :]) + 0.42) / height
+        box = (left, bottom, (PANEL_WIDTH - 0.72) / width, (heights[row] - 0.78) / height)
         ax = figure.add_axes(box)
         letter = f"({chr(ord('a') + index)}) " if len(spec.panels) > 1 else ""
-        ax.set_title(f"{letter}{panel.title}", loc="left", pad=5, fontweight="bold")
+        # A sub-caption of the paper that is a model is written as everywhere else.
+        title = MODELS.get(panel.key, panel.title)
+        ax.set_title(f"{letter}{title}", loc="left", pad=5, fontweight="bold")
         axes.append(ax)
     x, top = (_SIDE + 0.1) / width, 1 - 0.14 / height
     figure.text(
@@ -75,33 +87,37 @@ def empty(ax: Axes, headline: str, reasons: list[str], command: str) -> None:
     ax.grid(False)
     for spine in ax.spines.values():
         spine.set(visible=True, linestyle=(0, (2, 2)))
-    at = {"transform": ax.transAxes, "ha": "center"}
-    y = 0.62 + 0.06 * min(len(reasons), 4)
-    ax.text(0.5, y, headline, fontsize=12, color=QUIET, va="center", **at)
-    wrapped = textwrap.fill(command, 44, subsequent_indent="    ", break_on_hyphens=False)
-    text = "\n".join([*reasons, wrapped])
-    ax.text(0.5, y - 0.12, text, fontsize=6.5, color=INK, va="top", family="DejaVu Sans Mono", **at)
+    wrapped = textwrap.wrap(command, 52, subsequent_indent="    ", break_on_hyphens=False)
+    lines = [*reasons, *wrapped]
+    top = (18 + _LINE * len(lines)) / 2
+    at = {"xy": (0.5, 0.5), "xycoords": "axes fraction", "textcoords": "offset points"}
+    at |= {"ha": "center", "va": "top"}
+    ax.annotate(headline, xytext=(0, top), fontsize=12, color=QUIET, **at)
+    small = {"fontsize": 6.5, "color": INK, "family": "DejaVu Sans Mono", "multialignment": "left"}
+    ax.annotate("\n".join(lines), xytext=(0, top - 18), **small, **at)
 
 
 def loss_panel(ax: Axes, curves: list[Curve], missing: list[str], note: str) -> None:
     """Draw training loss over tokens: raw values faint, smoothed strands, their mean and band.
 
-    A run that diverged or is unfinished is drawn by itself up to its last finite row, where a
-    mark says the step. A curve that leaves the axis at the top is named there with its end.
+    A run that diverged or is unfinished is drawn by itself up to its last finite row, which is
+    marked; the step is in the corner that loss curves leave free. A curve that leaves the axis at
+    the top is named there with its end.
 
     Args:
         ax: the panel.
         curves: what was run; none may be empty.
         missing: labels of what was not, each with the reason.
-        note: the learning rate and the like, in the corner that loss curves leave free.
+        note: the learning rate and the like, in the same corner.
     """
     low, high = _limits(curves)
-    ends = 0
+    corner = [(line, QUIET) for line in [*note.split("\n"), *_cut_off(curves, high)]]
+    for curve in reversed(curves):
+        corner[:0] = [(f"{curve.label}: {words}", curve.color) for words in _ends(curve)]
     for curve in curves:
         _draw(ax, curve, high)
-        for strand in {(s.status, s.ended_at): s for s in curve.others}.values():
-            _mark_end(ax, strand, curve, high, ends)
-            ends += 1
+        for strand in curve.others:
+            _mark_end(ax, strand, curve, high)
     for label in missing:
         ax.plot([], [], linestyle="none", label=label)
     total = max(c.planned_tokens for c in curves)
@@ -114,7 +130,31 @@ def loss_panel(ax: Axes, curves: list[Curve], missing: list[str], note: str) -> 
     legend = ax.legend(loc="upper right")
     for text in legend.get_texts()[len(curves) :]:
         text.set_color(ALARM)
-    ax.text(0.02, 0.03, note, transform=ax.transAxes, fontsize=6.5, color=QUIET, va="bottom")
+    at = {"xy": (0.02, 0.03), "xycoords": "axes fraction", "textcoords": "offset points"}
+    for rank, (line, color) in enumerate(corner, start=1):
+        up = _LINE * (len(corner) - rank)
+        ax.annotate(line, xytext=(0, up), fontsize=6.5, color=color, zorder=6, **at)
+
+
+def _ends(curve: Curve) -> list[str]:
+    """Say how and at which step the runs of a curve stopped that did not reach the end."""
+    words = []
+    for status in dict.fromkeys(s.status for s in curve.others):
+        steps = sorted({s.ended_at for s in curve.others if s.status == status})
+        at = f"step{'s' if len(steps) > 1 else ''} {', '.join(f'{step:,}' for step in steps)}"
+        words.append(f"diverged at {at}" if status == "diverged" else f"{status}, {at}")
+    return words
+
+
+def _cut_off(curves: list[Curve], top: float) -> list[str]:
+    """Say where the curves come from, if that is above the axis."""
+    strands = [strand for curve in curves for strand in curve.strands]
+    first = min(int(strand.steps[0]) for strand in strands)
+    losses = [float(s.raw[0]) for s in strands if int(s.steps[0]) == first]
+    if max(losses) <= top:
+        return []
+    shown = dict.fromkeys(f"{loss:.4g}" for loss in (min(losses), max(losses)))
+    return [f"step {first:,}: {'–'.join(shown)}, off the axis"]
 
 
 def _limits(curves: list[Curve]) -> tuple[float, float]:
@@ -178,11 +218,10 @@ def _thin(count: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, _POINTS_SMOOTH)).astype(int))
 
 
-def _mark_end(ax: Axes, strand: Strand, curve: Curve, top: float, rank: int) -> None:
-    """Mark where a run stopped, and say when; ``rank`` keeps labels of several ends apart."""
+def _mark_end(ax: Axes, strand: Strand, curve: Curve, top: float) -> None:
+    """Mark where a run stopped."""
     x, y = strand.tokens[-1], min(strand.smooth[-1], top)
     diverged = strand.status == "diverged"
-    words = "diverged at step" if diverged else f"{strand.status}, step"
     ax.plot(
         [x],
         [y],
@@ -193,19 +232,6 @@ def _mark_end(ax: Axes, strand: Strand, curve: Curve, top: float, rank: int) -> 
         linestyle="none",
         clip_on=False,
         zorder=5,
-    )
-    right = x < 0.6 * curve.planned_tokens
-    ax.annotate(
-        f"{words} {strand.ended_at:,}",
-        (x, y),
-        xytext=(7 if right else -7, 9 + 9 * rank if y < top else -6 - 9 * rank),
-        textcoords="offset points",
-        fontsize=6.5,
-        color=curve.color,
-        ha="left" if right else "right",
-        va="center",
-        zorder=6,
-        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8},
     )
 
 

@@ -90,11 +90,11 @@ def test_a_diverged_run_ends_in_a_marked_point_with_its_step(world, texts):
     figure = draw("small", Evidence(world.results, "h100"))
     ax = figure.axes[0]
     said = texts(figure)
-    assert "diverged at step 640" in said
+    assert "SignSGD: diverged at step 640" in said
     assert "SignSGD (n=2, 2 diverged)" in said
-    (mark,) = [line for line in ax.lines if line.get_marker() == "X"]
+    marks = [line for line in ax.lines if line.get_marker() == "X"]
     # The row of step 640 is NaN, so that of 639 is the last; nothing is drawn beyond it.
-    assert mark.get_xdata()[0] == 639 * 120 * 1024
+    assert [mark.get_xdata()[0] for mark in marks] == [639 * 120 * 1024] * 2
     blue = style.of_optimizer("signsgd")[0]
     curves = [line for line in lines_of(ax) if to_hex(line.get_color()) == blue.lower()]
     assert {line.get_xdata()[-1] for line in curves} == {639 * 120 * 1024}
@@ -122,9 +122,51 @@ def test_an_unfinished_run_is_marked(world, texts):
     where = {"model": "gpt2_small", "optimizer": "adamw"}
     world.add("small", where, losses=(3.0,), status="running", rows_kept=6)
     said = texts(draw("small", Evidence(world.results, "h100")))
-    assert "running, step 300" in said
+    assert "AdamW: running, step 300" in said
     assert "AdamW (n=1, 1 unfinished)" in said
     assert "PowerStep: not run" in said
+
+
+def test_what_lies_above_the_axis_is_said(world, texts):
+    world.add("small", {"model": "gpt2_small"}, losses=(3.0,), log_interval=1)
+    figure = draw("small", Evidence(world.results, "h100"))
+    assert figure.axes[0].get_ylim()[1] < 8
+    (said,) = [text for text in texts(figure) if text.endswith("off the axis")]
+    assert re.fullmatch(r"step 1: (8\.9\d*–)?[89]\.\d+, off the axis", said)
+
+
+def test_no_words_of_a_panel_hide_a_curve(world):
+    world.add("small", {"model": "gpt2_small"}, losses=(3.0,), status="running", rows_kept=15)
+    ax = draw("small", Evidence(world.results, "h100")).axes[0]
+    assert len(ax.texts) >= 6
+    assert all(text.get_bbox_patch() is None for text in ax.texts)
+    assert all(text.xy == (0.02, 0.03) for text in ax.texts)
+
+
+def test_a_row_that_was_not_run_is_lower_and_its_command_a_block(world):
+    world.add("small", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(3.0,))
+    figure = draw("small", Evidence(world.results, "h100"))
+    boxes = [ax.get_position() for ax in figure.axes]
+    heights = [round(box.height * figure.get_figheight(), 6) for box in boxes]
+    assert heights[0] == heights[1] > 2 * heights[2] > 0
+    assert len(set(heights[2:])) == 1
+    assert [box.x0 for box in boxes[:2]] == [box.x0 for box in boxes[2:4]]
+    figure.draw_without_rendering()
+    for ax in figure.axes[1:]:
+        headline, command = ax.texts
+        assert command._get_multialignment() == "left"
+        assert headline.get_window_extent().y0 >= command.get_window_extent().y1
+        assert ax.bbox.y0 < command.get_window_extent().y0
+        assert ax.bbox.x0 < command.get_window_extent().x0
+
+
+def test_a_model_is_written_alike_in_every_figure(world):
+    titles = {
+        ax.get_title("left")[4:]
+        for name in ("small", "quant", "stacey")
+        for ax in draw(name, Evidence(world.results, "h100")).axes
+    }
+    assert {title for title in titles if "Small" in title} == {"GPT-2-Small (124M)"}
 
 
 def test_doubled_rows_and_a_cut_last_line_change_nothing(world):
@@ -143,7 +185,7 @@ def test_hyper_stands_on_small_only_at_h100_and_says_so(world, texts):
     for sweep in ("beta", "gamma"):
         world.add(sweep, overrides=("model=gpt2_small",), losses=(3.0,))
     said = " ".join(texts(draw("hyper", Evidence(world.results, "h100"))))
-    assert "the paper's model is Medium; this is\nGPT-2-Small (124M)" in said
+    assert "GPT-2-Small (124M) in the paper: Medium" in said
     world.add("beta", losses=(3.0,), profile="paper", overrides=("model=gpt2_small",))
     assert "Small" not in " ".join(texts(draw("hyper", Evidence(world.results, "paper"))))
 
