@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import yaml
 
-from powerstep_repro.config.identity import canonical, matching_view
+from powerstep_repro.config.identity import canonical, matching_view, run_id
 from powerstep_repro.config.validate import flatten
 from powerstep_repro.runs.checks import (
     LEAST_STATE_BYTES,
@@ -173,12 +173,16 @@ class Loaded:
             return DAMAGED
         return status if isinstance(status, str) else None
 
+    def _renamed(self, run: str) -> bool:
+        """Whether a run's name does not hold its config's hash, as that of a changed copy."""
+        return not run.endswith(run_id(self.configs[run]))
+
     @cached_property
     def copies(self) -> dict[str, str]:
         """Runs that are no replicates, by name, each with the run that it repeats.
 
         Two seeds differ in weights and batches, so that equal losses in every row are one run
-        twice. Of equals the one whose name tells its seed counts, then that of the lowest seed.
+        twice. Of equals one named by its config's hash counts, then that of the lowest seed.
         """
         settings = {
             run: canonical([matching_view(config), config["data"].get("hash")])
@@ -190,7 +194,7 @@ class Loaded:
             prints = {run: print_ for run in names if (print_ := fingerprint(logs[run]))}
             for same in groups_of_several(prints):
                 seeds = {run: self.configs[run]["seed"] for run in same}
-                first = min(same, key=lambda run: (f"-s{seeds[run]}-" not in run, seeds[run], run))
+                first = min(same, key=lambda run: (self._renamed(run), seeds[run], run))
                 for run in same:
                     if run != first:
                         found[run] = first

@@ -29,7 +29,7 @@ def evaluated_at_the_end(lines):
 
 def test_a_copied_run_under_another_seed_is_no_replicate(world, caplog):
     (run,) = world.add("small", ADAMW, losses=(3.0,), first_seed=1337)
-    copy = run.with_name(run.name.replace("s1337", "s1"))
+    copy = run.with_name(run.name.replace("s1337", "s2"))
     shutil.copytree(run, copy)
     config = yaml.safe_load((copy / "config.yaml").read_text())
     (copy / "config.yaml").write_text(yaml.safe_dump(config | {"seed": 2}))
