@@ -83,7 +83,7 @@ def prepare(
     place = folder(config, data_dir)
     ensure(
         place,
-        lambda: _corpus(config, data_dir, workers),
+        lambda: _corpus(config, data_dir),
         workers=workers,
         wait=False,
         report=report,
@@ -91,7 +91,7 @@ def prepare(
     return place
 
 
-def _corpus(config: Mapping[str, Any], cache: Path, workers: int) -> Corpus:
+def _corpus(config: Mapping[str, Any], cache: Path) -> Corpus:
     # The tokenizer first: it is the smaller download to fail.
     tokenizer = tokenizers.load(
         config["tokenizer"],
@@ -117,7 +117,7 @@ def _corpus(config: Mapping[str, Any], cache: Path, workers: int) -> Corpus:
         }
         if not any(names for names, _ in files.values()) and local:
             raise UserError(f"data_files={config['data_files']} matches no file")
-        val, train = (_streams if config["streaming"] else _tables)(builder, config, workers)
+        val, train = (_streams if config["streaming"] else _tables)(builder, config)
     source = {key: value for key, value in config.items() if key not in NOT_CONTENT}
     return Corpus(
         config["name"],
@@ -130,11 +130,11 @@ def _corpus(config: Mapping[str, Any], cache: Path, workers: int) -> Corpus:
     )
 
 
-def _tables(builder: Any, config: Mapping[str, Any], workers: int) -> tuple[Documents, Documents]:
+def _tables(builder: Any, config: Mapping[str, Any]) -> tuple[Documents, Documents]:
     """Return the validation and training documents of a data set that is downloaded whole."""
-    files = len((builder.config.data_files or {}).get(config["split"], ()))
-    processes = min(workers, files)
-    builder.download_and_prepare(num_proc=processes if processes > 1 else None)
+    # By one process: a pool that datasets forks inherits this command's signal handler, and its end
+    # can wait for ever for a worker that takes the pool's own SIGTERM for an interruption.
+    builder.download_and_prepare()
     train = builder.as_dataset(split=config["split"])
     if config["val_split"]:
         val = builder.as_dataset(split=config["val_split"])
@@ -161,7 +161,7 @@ def _tables(builder: Any, config: Mapping[str, Any], workers: int) -> tuple[Docu
     return rows(val), rows(train)
 
 
-def _streams(builder: Any, config: Mapping[str, Any], workers: int) -> tuple[Documents, Documents]:
+def _streams(builder: Any, config: Mapping[str, Any]) -> tuple[Documents, Documents]:
     """Return the validation and training documents of a data set that is read as it comes."""
     held_out = None if config["val_split"] else config["val_documents"]
     if not config["val_split"] and not held_out:
