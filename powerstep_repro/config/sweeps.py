@@ -98,6 +98,8 @@ def load_sweep(name: str) -> dict[str, Any]:
         if not isinstance(grid, dict):
             raise UserError(f"{path}: a grid must map keys to lists of values, got {grid!r}")
         for key, values in grid.items():
+            if not isinstance(key, str):
+                raise UserError(f"{path}: the grid's key {key!r} is no name of a config key")
             if values == []:
                 raise UserError(f"{path}: the grid's key {key!r} has no values")
             grid[key] = values if isinstance(values, list) else [values]

@@ -81,6 +81,8 @@ def test_an_unknown_sweep_is_answered_with_the_nearest():
         ("runs: 3", "list 'runs'"),
         ("runs: []", "is empty"),
         ("runs: [{grid: {lr: []}}]", "'lr' has no values"),
+        ("runs: [{grid: {0: [1]}}]", "key 0 is no name"),
+        ("runs: [{grid:{0}}]", "is no name"),
         ("runs: [{grids: {lr: [1]}}]", "every entry of 'runs'"),
         ("runs: [{grid: [1]}]", "must map keys"),
         ("rnus: []\nruns: [{grid: {}}]", r"unknown key 'rnus' \(did you mean 'runs'\?\)"),
