@@ -1,6 +1,7 @@
 """How fast a run went, and how much of its card that was."""
 
 import json
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def speed_line(folder: Path, summary: dict[str, Any], precision: str, cuda: bool
         cuda: Whether it ran on a card, whose memory is then told; a process's own says little.
     """
     rows = [json.loads(line) for line in jsonl_rows(folder / METRICS)[0].values()]
-    rates = [row["tokens_per_s"] for row in rows if "tokens_per_s" in row]
+    logged = [row.get("tokens_per_s") for row in rows]  # null where a log was damaged
+    rates = [rate for rate in logged if isinstance(rate, int | float) and math.isfinite(rate)]
     if not rates:
         return None
     rate = statistics.median(rates[len(rates) // 10 :])

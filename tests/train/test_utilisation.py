@@ -32,6 +32,7 @@ def test_the_right_peak(card, precision, peak):
 def test_the_median_without_the_first_tenth(tmp_path):
     rates = [1.0, 1.0] + [989e3] * 17 + [5.0]
     rows = [{"step": i, "tokens_per_s": rate} for i, rate in enumerate(rates, start=1)]
+    rows += [{"step": 21, "tokens_per_s": None}, {"step": 22}]  # damage is no rate
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     line = speed_line(tmp_path, SUMMARY, "bf16", cuda=True)
     assert line == "989,000 tokens/s, 50.0 % MFU, at most 3.00 GiB"
