@@ -30,6 +30,11 @@ def peak_flops(card: str, precision: str) -> float | None:
     return next((peaks[kind] for name, peaks in PEAKS.items() if name in card), None)
 
 
+def settled(log: Any) -> Any:
+    """Return a log's rows (a list or a pandas object) without the first tenth: it compiled."""
+    return log[len(log) // 10 :]
+
+
 def speed_line(folder: Path, summary: dict[str, Any], precision: str, cuda: bool) -> str | None:
     """Say in one line how fast an ended run went; None for one without a row.
 
@@ -48,7 +53,7 @@ def speed_line(folder: Path, summary: dict[str, Any], precision: str, cuda: bool
     rates = [rate for rate in logged if isinstance(rate, int | float) and math.isfinite(rate)]
     if not rates:
         return None
-    rate = statistics.median(rates[len(rates) // 10 :])
+    rate = statistics.median(settled(rates))
     line = f"{rate:,.0f} tokens/s"
     if peak := peak_flops(summary["device"], precision):
         used = rate * summary["flops_per_token"] / (peak * summary["world_size"])

@@ -19,6 +19,7 @@ from powerstep_repro.tables.statistics import (
     best_rate,
     first_step_at_or_below,
 )
+from powerstep_repro.utilisation import settled
 
 #: The paper claims parity at its own rate for PowerStep alone.
 NO_CLAIM = "no claim"
@@ -238,9 +239,9 @@ def _cost(evidence: Evidence, runs: Sequence[str], alone: float | None) -> dict:
     step_ms, speed = [], []
     for run in runs:
         log = evidence.loaded.history(run, columns=["step_ms", "tokens_per_s"])
-        settled = log.iloc[len(log) // 10 :].astype(float).median()
-        step_ms.append(settled["step_ms"])
-        speed.append(settled["tokens_per_s"])
+        medians = settled(log).astype(float).median()
+        step_ms.append(medians["step_ms"])
+        speed.append(medians["tokens_per_s"])
     world = facts.get("world_size", 1)
     seconds = (facts["wall_s"].astype(float) * world).sum()
     state, peak = _median(facts["optimizer_state_bytes"]), _median(facts["peak_memory_bytes"])

@@ -19,6 +19,7 @@ from powerstep_repro.tables.statistics import (
     order,
 )
 from powerstep_repro.tables.verdicts import Item, at_full_size, judge, pairs
+from powerstep_repro.utilisation import settled
 
 
 @judge("parity_tuned")
@@ -160,7 +161,7 @@ def _speeds(cell: Cell) -> dict[tuple[int, str], float]:
     speeds = {}
     for run in cell.runs:
         log = cell.loaded.history(run, columns=["tokens_per_s"])["tokens_per_s"]
-        median = float(log.iloc[len(log) // 10 :].median()) if len(log) else float("nan")
+        median = float(settled(log).median()) if len(log) else float("nan")
         facts = cell.loaded.runs.loc[run]
         if np.isfinite(median) and median > 0:
             speeds[int(facts["seed"]), str(facts["device"])] = median
