@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from powerstep_repro.config import (
-    canonical,
     choices,
     compose,
+    differing_keys,
     flatten,
     identity_view,
     run_dir,
@@ -54,13 +54,7 @@ def load_one(folder: Path) -> tuple[Loaded, str]:
 
 def check_identity(original: dict[str, Any], rerun: dict[str, Any]) -> None:
     """Refuse two configs of different runs, naming the keys in which they differ."""
-    one, other = (dict(flatten(identity_view(config))) for config in (original, rerun))
-    differ = [
-        key
-        for key in sorted(one.keys() | other.keys())
-        if key not in one or key not in other or canonical(one[key]) != canonical(other[key])
-    ]
-    if differ:
+    if differ := differing_keys(identity_view(original), identity_view(rerun)):
         raise UserError(f"the two are not the same run: they differ in {', '.join(differ)}")
 
 

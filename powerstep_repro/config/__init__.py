@@ -3,6 +3,7 @@
 from powerstep_repro.config.composition import axes, choices, compose, product, suggestion
 from powerstep_repro.config.identity import (
     canonical,
+    differing_keys,
     identity_view,
     matching_view,
     run_dir,
@@ -24,6 +25,7 @@ __all__ = [
     "canonical",
     "choices",
     "compose",
+    "differing_keys",
     "expand",
     "flatten",
     "identity_view",

@@ -9,6 +9,8 @@ import json
 import math
 from typing import Any
 
+from powerstep_repro.config.validate import flatten
+
 # Keys that leave the numbers of a run alone.
 NOT_IDENTITY = frozenset(
     {
@@ -71,6 +73,12 @@ def _normal(value: Any) -> Any:
 def canonical(view: Any) -> str:
     """Return one text for equal views: keys sorted, 1.0 as 1, 6e-4 as 0.0006."""
     return json.dumps(_normal(view), sort_keys=True, separators=(",", ":"))
+
+
+def differing_keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Return the dotted keys in which two views differ, those of one alone included, sorted."""
+    flat = [{key: canonical(value) for key, value in flatten(view)} for view in (one, other)]
+    return sorted(key for key in flat[0] | flat[1] if flat[0].get(key) != flat[1].get(key))
 
 
 def run_id(config: dict[str, Any]) -> str:

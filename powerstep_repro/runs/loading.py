@@ -248,12 +248,12 @@ def _run_dirs(root: Path) -> list[Path]:
     return sorted(found)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    """Read a run's config, its rate a number; raise ``ValueError`` where it is none."""
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a run's ``config.yaml``; raise ``ValueError`` where it is missing or no run's."""
     try:
         config = yaml.load(path.read_bytes(), Loader=_LOADER)
         check_config(config)
-        config["lr"] = float(config["lr"])
+        rate = float(config["lr"])
         canonical(config)
     except OSError:
         raise ValueError(f"no {CONFIG}") from None
@@ -261,8 +261,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"{CONFIG} is not valid YAML") from None
     except (OverflowError, RecursionError, TypeError) as error:  # a date, a list within itself
         raise ValueError(f"{CONFIG} is no run's config ({error})") from None
-    if not math.isfinite(config["lr"]):
-        raise ValueError(f"{CONFIG} has lr = {config['lr']}, which is no finite number")
+    if not math.isfinite(rate):
+        raise ValueError(f"{CONFIG} has lr = {rate}, which is no finite number")
     return config
 
 
@@ -307,7 +307,7 @@ def load(root: str | Path) -> Loaded:
             loaded.problem(f"{path} is skipped: {other} holds a run of the same name")
             continue
         try:
-            config = _read_config(path / CONFIG)
+            config = read_config(path / CONFIG)
         except ValueError as error:
             loaded.damaged.append(path.name)
             loaded.problem(f"{path} is skipped: {error}")
@@ -315,6 +315,7 @@ def load(root: str | Path) -> Loaded:
         summary = read_summary(path)
         if "status" not in summary:
             loaded.problem(f"{path / SUMMARY} is missing or damaged: how the run ended is unknown")
+        config["lr"] = float(config["lr"])
         loaded.configs[path.name] = config
         rows[path.name] = _row(path, config, summary)
     loaded.runs = pd.DataFrame.from_dict(rows, orient="index")

@@ -19,8 +19,7 @@ from typing import Any
 
 import yaml
 
-from powerstep_repro.config.identity import canonical, identity_view
-from powerstep_repro.config.validate import flatten
+from powerstep_repro.config.identity import canonical, differing_keys, identity_view
 from powerstep_repro.errors import UserError
 from powerstep_repro.runs.files import (
     CONFIG,
@@ -37,7 +36,7 @@ from powerstep_repro.runs.files import (
     write_parquet,
     write_whole,
 )
-from powerstep_repro.runs.loading import check_config
+from powerstep_repro.runs.loading import read_config
 
 # Another process may look at the lock for a moment, or be on its way out.
 _LOCK_PATIENCE_S = 2.0
@@ -95,12 +94,8 @@ def _now() -> str:
 def stated_config(run_dir: str | Path) -> dict[str, Any] | None:
     """Read the config that a run directory states; None where it is missing or no run's."""
     try:
-        config = yaml.safe_load((Path(run_dir) / CONFIG).read_bytes())
-        check_config(config)
-        canonical(config)
-        return config if math.isfinite(float(config["lr"])) else None
-    # The last three: a date, a list within itself, an endless number.
-    except (OSError, ValueError, yaml.YAMLError, TypeError, RecursionError, OverflowError):
+        return read_config(Path(run_dir) / CONFIG)
+    except ValueError:
         return None
 
 
@@ -210,10 +205,8 @@ class Recorder:
             return  # written anew
         old, new = identity_view(there), identity_view(self.config)
         if canonical(old) != canonical(new):
-            flat_old, flat_new = dict(flatten(old)), dict(flatten(new))
-            keys = sorted(flat_old.keys() | flat_new.keys())
-            differ = [key for key in keys if flat_old.get(key) != flat_new.get(key)]
-            raise UserError(f"{self.run_dir} holds another run; it differs in {', '.join(differ)}")
+            differ = ", ".join(differing_keys(old, new))
+            raise UserError(f"{self.run_dir} holds another run; it differs in {differ}")
 
     def resume(self, step: int) -> None:
         """Make the log one history that ends at ``step``: rows beyond it, doubled and cut go.
