@@ -1,9 +1,9 @@
-"""What the compiler leaves on the table: two passes over memory, each as one Triton kernel.
+"""What the compiler leaves on the table: passes over memory, each as one Triton kernel.
 
-``add_norm`` adds a branch to the residual stream and normalises the sum; ``linear_cross_entropy``
-is the output layer with its loss. On CUDA, where Triton is installed, they are kernels that move
-each element as seldom as possible; elsewhere they are the same sums in plain torch. Importing this
-package does not import Triton.
+``add_norm`` adds a branch to the residual stream and normalises the sum; ``gelu`` is the exact one;
+``linear_cross_entropy`` is the output layer with its loss. On CUDA, where Triton is installed, they
+are kernels that move each element as seldom as possible; elsewhere they are the same sums in plain
+torch. Importing this package does not import Triton.
 """
 
 import importlib.util
@@ -29,6 +29,15 @@ def add_norm(residual: Tensor, branch: Tensor, norm: nn.LayerNorm) -> tuple[Tens
         return AddNorm.apply(residual, branch, norm.weight, norm.eps)
     residual = residual + branch
     return residual, norm(residual)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Return GELU of ``x``, any shape, by the error function and not its tanh approximation."""
+    if _fused(x):
+        from nanogpt.kernels.activation import Gelu
+
+        return Gelu.apply(x)
+    return F.gelu(x)
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from nanogpt.kernels import cross_entropy, norm
+from nanogpt.kernels import activation, cross_entropy, norm
 
 # GPT-2 Small's sizes, which 16 divides, under autocast.
 POINTERS = {
@@ -18,7 +18,7 @@ POINTERS = {
     "residual": "*fp32", "branch": "*bf16", "weight": "*fp32", "added": "*fp32",
     "normed": "*bf16", "means": "*fp32", "scales": "*fp32", "normed_grad": "*bf16",
     "added_grad": "*fp32", "residual_grad": "*fp32", "branch_grad": "*bf16",
-    "weight_grads": "*fp32",
+    "weight_grads": "*fp32", "x": "*bf16", "y": "*bf16", "y_grad": "*bf16", "x_grad": "*bf16",
 }  # fmt: skip
 FLOATS = ("scale", "eps")
 
@@ -42,11 +42,13 @@ if __name__ == "__main__":
         (
             "cross_entropy",
             cross_entropy._loss_and_gradient,
-            {"BLOCK": cross_entropy.BLOCK},
+            {"BLOCK": cross_entropy.BLOCK, "TAIL": cross_entropy.TAIL},
             cross_entropy.WARPS,
         ),
         ("forward", norm._forward, {"ROWS": norm.FORWARD[0], "BLOCK": 1024}, norm.FORWARD[1]),
         ("backward", norm._backward, {"ROWS": norm.BACKWARD[0], "BLOCK": 1024}, norm.BACKWARD[1]),
+        ("gelu", activation._forward, {"BLOCK": activation.BLOCK}, activation.WARPS),
+        ("gelu_backward", activation._backward, {"BLOCK": activation.BLOCK}, activation.WARPS),
     ):
         compiled = compile_kernel(kernel, constants, warps)
         ptx = compiled.asm["ptx"]

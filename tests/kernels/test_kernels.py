@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from nanogpt import kernels
 from nanogpt.kernels import norm as norm_kernels
+from nanogpt.kernels.activation import Gelu
 from nanogpt.kernels.cross_entropy import LinearCrossEntropy
 from nanogpt.kernels.norm import AddNorm
 from nanogpt.model import GPT, GPTConfig
@@ -40,7 +41,7 @@ def close(a, b, precision):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("classes", [5, 8192, 8193, 20001])
+@pytest.mark.parametrize("classes", [5, 1025, 16384, 20001])
 def test_cross_entropy_and_its_gradients(device, classes, dtype):
     hidden = draw(device, 3, 4, 16, dtype=dtype)
     weight = draw(device, classes, 16, dtype=dtype, seed=1)
@@ -110,6 +111,29 @@ def test_every_row_reaches_the_weights_gradient(device):
     _, normed = AddNorm.apply(residual, branch, weight, 1e-5)
     (got,) = torch.autograd.grad(normed.sum(), [weight])
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1,), (2047,), (3, 1000)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gelu_and_its_gradient(device, dtype, shape):
+    x = draw(device, *shape, dtype=dtype, scale=3.0)
+    above = draw(device, *shape, dtype=dtype, seed=1).detach()
+    expected, got = F.gelu(x.double()), Gelu.apply(x)
+    (wanted,) = torch.autograd.grad(expected, [x], above.double())
+    (gradient,) = torch.autograd.grad(got, [x], above)
+    close(got, expected.to(dtype), dtype)
+    close(gradient, wanted, dtype)
+
+
+def test_gelu_keeps_its_precision_in_the_tail(device):
+    """Relative to the result, where 1 + erf cancels; and beyond, where it is zero or x itself."""
+    x = torch.linspace(-8, 8, 4097, dtype=torch.float64)
+    exact = (0.5 * x * torch.special.erfc(-x / 2**0.5)).float()
+    got = Gelu.apply(x.float().to(device)).cpu()
+    assert ((got - exact).abs() <= 4e-6 * exact.abs()).all()
+    far = torch.tensor([-1e4, 1e4, 3e38, float("inf"), float("nan")], device=device)
+    assert Gelu.apply(far).tolist()[:4] == [0.0, 1e4, pytest.approx(3e38), float("inf")]
+    assert Gelu.apply(far)[4].isnan()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
