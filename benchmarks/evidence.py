@@ -7,7 +7,6 @@ in fresh processes, and prints seconds and peak memory of each.
     python benchmarks/evidence.py [--runs 200] [--steps 50000] [--folder DIR]
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from powerstep_repro.config import expand, run_name, with_data
+from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 
 SWEEPS = ("small", "quant", "large", "lr", "stacey", "beta", "gamma", "lr_tuned")
 FIGURES = ("spt", "small", "hyper", "quant", "large", "lr", "stacey")
@@ -103,11 +103,16 @@ def timed(arguments: list[str]) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(
+        prog="python benchmarks/evidence.py", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--folder", type=Path, help="where runs are kept, and used if there")
     options = parser.parse_args()
+    for option in ("runs", "steps"):
+        if getattr(options, option) < 1:
+            raise UserError(f"--{option} is {getattr(options, option)}; it must be at least 1")
     with tempfile.TemporaryDirectory() as temporary:
         results = options.folder or Path(temporary)
         overrides = [f"steps={options.steps}", "log_interval=1"]
@@ -127,4 +132,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_on_user_error(main)

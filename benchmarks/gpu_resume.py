@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from compare_runs import differences, left
 
+from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.optim import names
 
 CHECKPOINT_INTERVAL = 5
@@ -108,7 +109,9 @@ class Trainings:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = CommandParser(
+        prog="python benchmarks/gpu_resume.py", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--optimizer", choices=names(), default="powerstep_int8")
     parser.add_argument("--layers", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=40, help="default: %(default)s")
@@ -121,9 +124,9 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("error: torch finds no CUDA device here")
+        raise UserError("torch finds no CUDA device here; --device cpu rehearses without one")
     if args.steps < LEAST_STEPS:
-        sys.exit(f"error: --steps is {args.steps}; it must be at least {LEAST_STEPS}")
+        raise UserError(f"--steps is {args.steps}; it must be at least {LEAST_STEPS}")
 
     folder = (args.folder or Path(tempfile.mkdtemp(prefix="gpu-resume-"))).absolute()
     write_tokens(folder / "tokens")
@@ -162,4 +165,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_on_user_error(main)

@@ -10,7 +10,6 @@ that is there is ever replaced. Prints the size of each and of the whole folder.
 if a run was refused or the folder is over the limit.
 """
 
-import argparse
 import math
 import shutil
 import sys
@@ -23,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from powerstep_repro.config import run_name
-from powerstep_repro.errors import UserError, exit_on_user_error
+from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.runs import Loaded, load
 from powerstep_repro.runs.files import (
     CONFIG,
@@ -158,7 +157,9 @@ def unpacked(source: Path, folder: Path) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = CommandParser(
+        prog="python benchmarks/import_runs.py", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("source", type=Path, help="a tar of run directories, or a folder of them")
     parser.add_argument("results", type=Path, nargs="?", default=Path("results/h100"))
     parser.add_argument("--limit-mb", type=float, default=8.0, help="default: %(default)s")

@@ -11,7 +11,6 @@ that differs. Whether both ran on one card is known from its identity where the 
 ``--same-card`` says it for records that do not.
 """
 
-import argparse
 import json
 import signal
 import subprocess
@@ -34,7 +33,7 @@ from powerstep_repro.config import (
     with_data,
 )
 from powerstep_repro.data import resolve
-from powerstep_repro.errors import UserError, exit_on_user_error
+from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.runs import Loaded, load
 from powerstep_repro.runs.files import METRICS, jsonl_rows, write_whole
 
@@ -174,7 +173,9 @@ def _finite(value: float) -> float | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = CommandParser(
+        prog="python benchmarks/rerun.py", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("run", type=Path, help="the original's directory")
     parser.add_argument("--step", type=int, default=200, help="default: %(default)s")
     parser.add_argument("--against", type=Path, metavar="RERUN", help="train nothing, read this")

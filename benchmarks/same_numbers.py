@@ -24,7 +24,7 @@ from nanogpt.loop import train
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.runtime import Runtime, decay_groups, seeded
 from nanogpt.settings import Settings
-from powerstep_repro.errors import UserError, exit_on_user_error
+from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.optim import create
 
 BOUND = 2.0
@@ -45,7 +45,9 @@ class _Losses(list):
 
 def main() -> None:
     """Train one variant, or compare what variants left."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(
+        prog="python benchmarks/same_numbers.py", description=__doc__.splitlines()[0]
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     training = commands.add_parser("train", help="record the losses of one variant")
     training.add_argument("data", type=Path, help="a folder of token files")

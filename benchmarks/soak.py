@@ -11,7 +11,6 @@ the outcome, weights and optimizer state, to the last bit.
 Prints the figures as JSON. Exit code: 0 if everything is equal, 1 otherwise.
 """
 
-import argparse
 import json
 import os
 import random
@@ -27,6 +26,7 @@ import yaml
 from compare_runs import differences, left
 
 from powerstep_repro.config import choices
+from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 
 SETTINGS = (
     *("profile=tiny", "data=builtin", "device=cpu", "model.layers=1", "model.hidden=32"),
@@ -103,7 +103,7 @@ def soak(folder: Path, steps: int, workers: int, every: float, chance: random.Ra
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = CommandParser(prog="python benchmarks/soak.py", description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=40, help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=60, help="of each run; default: %(default)s")
     parser.add_argument("--every", type=float, default=4.0, help="mean seconds between two kills")
@@ -111,6 +111,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the kills; default: any")
     parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder")
     args = parser.parse_args()
+    for option in ("runs", "steps", "workers"):
+        if getattr(args, option) < 1:
+            raise UserError(f"--{option} is {getattr(args, option)}; it must be at least 1")
+    if not args.every > 0:
+        raise UserError(f"--every is {args.every:g}; it must be more than 0 seconds")
     seed = int.from_bytes(os.urandom(4), "big") if args.seed is None else args.seed
     folder = (args.folder or Path(tempfile.mkdtemp(prefix="soak-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -150,4 +155,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_on_user_error(main)
