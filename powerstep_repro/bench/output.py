@@ -93,23 +93,42 @@ def show_training(results: dict, console: Console) -> None:
     """Print a table of tokens a second."""
     columns = ["optimizer", "precision", "batch", "micro", "step ms", "tokens/s", "rounds", "MFU"]
     title = f"training on {results['device']}"
-    if results["rows"][0]["world"] > 1:
-        title += f", {results['rows'][0]['world']} ranks"
+    if (world := max(row.get("world", 1) for row in results["rows"])) > 1:
+        title += f", {world} ranks"
     table = _table(title, ["model", "trainer", *columns])
     for row in results["rows"]:
-        table.add_row(
+        way = [
             row["model"],
             row["who"],
             row["optimizer"],
             row["precision"] + (" compiled" if row["compile"] else ""),
             str(row["batch"]),
             str(row["micro"]),
+        ]
+        if "failed" in row:
+            table.add_row(*way, "-", row["failed"])
+            continue
+        table.add_row(
+            *way,
             f"{row['step_ms']:.1f}",
             f"{row['tokens_per_s']:,.0f}",
             f"{min(row['tokens_per_s_rounds']):,.0f}–{max(row['tokens_per_s_rounds']):,.0f}",
             "" if row["mfu"] is None else f"{100 * row['mfu']:.1f} %",
         )
     console.print(table)
+    for way, ratio in times_nanogpt(results["rows"]).items():
+        console.print(f"{', '.join(way)}: {ratio:.3f} × nanoGPT, each at its best micro-batch")
+
+
+def times_nanogpt(rows: list[dict]) -> dict[tuple[str, str], float]:
+    """Return the rate over nanoGPT's, both with AdamW and at their best, by model and precision."""
+    best: dict[str, dict[tuple[str, str], float]] = {"this project": {}, "nanoGPT": {}}
+    for row in rows:
+        if row["optimizer"] == "adamw" and "failed" not in row:
+            rates, way = best[row["who"]], (row["model"], row["precision"])
+            rates[way] = max(rates.get(way, 0.0), row["tokens_per_s"])
+    ours, theirs = best.values()
+    return {way: ours[way] / theirs[way] for way in ours if way in theirs}
 
 
 def _span(rounds: list[float]) -> str:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from nanogpt.data import TokenData
+from nanogpt.errors import OutOfMemory
 from nanogpt.loop import train
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.runtime import Runtime, decay_groups, seeded
@@ -73,7 +75,8 @@ def bench_training(jobs: Sequence[Job], device: torch.device, nanogpt: Path | No
             job with AdamW (not under ``torchrun``).
 
     Returns:
-        ``rows``, one a job: tokens a second of each round and their median, MFU, parameters.
+        ``rows``, one a job and trainer: tokens a second of each round and their median, MFU,
+        parameters; or why it ``failed``.
     """
     if nanogpt is not None and not (nanogpt / "train.py").is_file():
         raise UserError(f"--nanogpt {nanogpt}: there is no train.py in that folder")
@@ -81,10 +84,15 @@ def bench_training(jobs: Sequence[Job], device: torch.device, nanogpt: Path | No
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         for job in jobs:
             data = _random_tokens(Path(scratch) / str(job.shape.vocab_size), job.shape.vocab_size)
-            rows.append(_row("this project", job, device, _ours(job, device, data)))
+            trainers = {"this project": partial(_ours, job, device, data)}
             if nanogpt is not None and job.optimizer == "adamw" and job.precision != "bf16":
-                seconds = _nanogpt(job, device, data, nanogpt)
-                rows.append(_row("nanoGPT", job, device, seconds))
+                trainers["nanoGPT"] = partial(_nanogpt, job, device, data, nanogpt)
+            for who, times in trainers.items():
+                try:
+                    rows.append(_row(who, job, device, times()))
+                except OutOfMemory:  # a micro-batch too large for the card; others may fit
+                    rows.append(asdict(job) | {"who": who, "failed": "out of memory"})
+                _release_memory(device)
     return {"rows": rows}
 
 
@@ -150,13 +158,15 @@ def _ours(job: Job, device: torch.device, folder: Path) -> list[float]:
         after = [p.detach().double().sum().item() for p in model.parameters()]
     if any(a == b for a, b in zip(before, after, strict=True)):
         raise UserError(f"{job}: weights did not change")
-    del model, optimizer
+    seconds = [b - a for a, b in itertools.pairwise(clock.times)]
+    return seconds[WARMUP_STEPS - 1 : -1] if seconds else [float("nan")] * ROUNDS
+
+
+def _release_memory(device: torch.device) -> None:
     torch._dynamo.reset()
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    seconds = [b - a for a, b in itertools.pairwise(clock.times)]
-    return seconds[WARMUP_STEPS - 1 : -1] if seconds else [float("nan")] * ROUNDS
 
 
 def _nanogpt(job: Job, device: torch.device, folder: Path, clone: Path) -> list[float]:
@@ -183,6 +193,8 @@ def _nanogpt(job: Job, device: torch.device, folder: Path, clone: Path) -> list[
     command = [sys.executable, "train.py", *(f"--{k}={v}" for k, v in values.items())]
     run = subprocess.run(command, cwd=clone, capture_output=True, text=True)
     times = re.findall(r"^iter \d+: .*time ([\d.]+)ms", run.stdout, re.M)
+    if "OutOfMemoryError" in run.stderr:
+        raise OutOfMemory(f"nanoGPT's train.py ran out of memory at batch_size {job.micro}")
     if run.returncode or len(times) <= WARMUP_STEPS:
         raise UserError(f"nanoGPT's train.py failed: {run.stderr.strip().splitlines()[-1:]}")
     return [float(ms) / 1e3 for ms in times[WARMUP_STEPS:]]

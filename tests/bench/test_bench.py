@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from nanogpt.errors import OutOfMemory
 from nanogpt.model import GPTConfig
-from powerstep_repro.bench import contenders, optimizers, training
+from powerstep_repro.bench import contenders, optimizers, output, training
 from powerstep_repro.bench.__main__ import main
 from powerstep_repro.bench.contenders import Contender, ours
 from powerstep_repro.errors import UserError
@@ -157,3 +158,35 @@ def test_nanogpt_runs_at_the_same_numbers(tmp_path, monkeypatch):
     assert [row["who"] for row in rows] == ["this project", "nanoGPT"]
     assert rows[0]["tokens_per_s"] == pytest.approx(8 * 16 / 0.5)
     assert rows[1]["step_ms"] == pytest.approx(106.5)
+
+
+def test_each_trainer_at_its_best_micro_batch(tmp_path, monkeypatch, capsys):
+    """A micro-batch too large for one of them is said to be so and ends neither."""
+    (tmp_path / "train.py").touch()
+
+    def ours(job, *_):
+        return [{2: 0.5, 4: 0.4, 8: 0.3}[job.micro]] * 3
+
+    def theirs(command, **_):
+        if "--batch_size=8" in command:
+            return SimpleNamespace(returncode=1, stdout="", stderr="torch.OutOfMemoryError: CUDA")
+        lines = [f"iter {i}: loss 4.1, time 600.00ms, mfu -100.00%" for i in range(9)]
+        return SimpleNamespace(returncode=0, stdout="\n".join(lines), stderr="")
+
+    monkeypatch.setattr(training, "_ours", ours)
+    monkeypatch.setattr(subprocess, "run", theirs)
+    options = ["training", "--optimizers", "adamw", "--micro-batches", "2", "4", "8"]
+    main([*options, "--nanogpt", str(tmp_path), "--out", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "gpt2_mini, fp32: 2.000 × nanoGPT" in shown
+    assert "out of memory" in shown
+
+    def too_large(*_):
+        raise OutOfMemory("at all")
+
+    monkeypatch.setattr(training, "_ours", too_large)
+    main([*options, "--out", str(tmp_path)])
+    (path,) = tmp_path.glob("training-*.json")
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["failed"] for row in rows] == ["out of memory"] * 3
+    assert output.times_nanogpt(rows) == {}
