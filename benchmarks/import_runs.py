@@ -5,12 +5,12 @@
 Takes config.yaml, summary.json, metrics.parquet and windows.json of every run that has ended
 (finished or diverged). Runs that are still on their way are named and left where they are; a
 damaged run, one that is not what its name says, one on other data than the runs of its model that
-are there, or another outcome of a run that is there already is refused with a sentence. Nothing
-that is there is ever replaced. Prints the size of each and of the whole folder. Exit code: 0, or 1
-if a run was refused or the folder is over the limit.
+are there, or another outcome of a run that is there already is refused with a sentence. A run that
+is there already, the same in every value, is named and left alone: the same import may be made
+again. Nothing that is there is ever replaced. Prints the size of each and of the whole folder. Exit
+code: 0, or 1 if a run was refused or the folder is over the limit.
 """
 
-import math
 import shutil
 import sys
 import tarfile
@@ -18,12 +18,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from powerstep_repro.config import run_name
 from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.runs import Loaded, load
+from powerstep_repro.runs.checks import contradiction, first_hole, windows_agree
 from powerstep_repro.runs.files import (
     CONFIG,
     ENDED,
@@ -40,7 +40,11 @@ MB = 1_000_000
 
 
 def fault(loaded: Loaded, run: str) -> str | None:
-    """Say what keeps an ended run from being evidence; None if nothing does."""
+    """Say what keeps an ended run from being evidence; None if nothing does.
+
+    Figures and tables show the rest of a run that lacks its last rows or its windows; evidence must
+    be whole, and can still be brought again from where it was trained. All else is their rule.
+    """
     config, facts = loaded.configs[run], loaded.runs.loc[run]
     if not config["data"].get("hash"):
         return "its config names no data hash"
@@ -50,23 +54,25 @@ def fault(loaded: Loaded, run: str) -> str | None:
     try:
         if not (path / PARQUET).is_file():
             write_parquet(path)
-        steps = read_parquet(path / PARQUET, ["step"])["step"]
+        log = read_parquet(path / PARQUET, ["step", "val_loss"])
     except (OSError, pa.ArrowException) as error:
         return f"{PARQUET} cannot be read ({str(error).partition(chr(10))[0]})"
-    last = facts["steps_done"]
+    log = log.reindex(columns=["step", "val_loss"])
+    steps, last = log["step"], facts["steps_done"]
     # A run that diverged logs the step that it could not take.
     if not len(steps) or steps.iloc[-1] not in (last, facts["diverged_at"]):
         return f"its log ends at step {steps.max()}, its summary at {last:.0f}"
-    gaps = np.diff(steps)
-    if len(gaps) and gaps.max() > max(config.get("log_interval") or 1, steps.iloc[0]):
-        return f"its log lacks steps after step {steps.iloc[int(gaps.argmax())]}"
+    if hole := first_hole(steps.to_numpy(), config.get("log_interval")):
+        return f"its log has no row between the steps {hole[0]:,} and {hole[1]:,}"
     if facts["status"] == "finished":
         if last != config["steps"]:
             return f"it finished at step {last:.0f} of {config['steps']}"
-        windows, loss = loaded.windows(run), facts["final_val_loss"]
+        windows, loss = loaded.windows(run), float(facts["final_val_loss"])
+        if wrong := contradiction(loss, log, last):
+            return wrong
         if windows is None:
             return f"{WINDOWS} is missing or damaged"
-        if math.isfinite(loss) and not math.isclose(windows.mean(), loss, rel_tol=1e-4):
+        if not windows_agree(windows, loss):
             return f"{WINDOWS} has the mean {windows.mean():.4f}, its summary says {loss:.4f}"
     return None
 
@@ -80,13 +86,23 @@ def data_by_model(loaded: Loaded) -> dict[str, str]:
     return {model: hashes.most_common(1)[0][0] for model, hashes in counts.items()}
 
 
-def same_outcome(source: Path, target: Path) -> bool:
-    """Whether the run that is there has the bytes that come, as far as they are evidence."""
-    here, there = (
-        {name: (folder / name).read_bytes() for name in COMPACT[1:] if (folder / name).is_file()}
-        for folder in (source, target)
-    )
-    return here == there
+def differing(source: Path, target: Path) -> list[str]:
+    """The compact files in which a run that comes differs from the directory that is there."""
+    names = [name for name in COMPACT if (source / name).is_file() or (target / name).is_file()]
+    if not (target / CONFIG).is_file():  # a copy that was cut short: what it lacks may come
+        names = [name for name in names if (target / name).is_file()]
+    return [name for name in names if not _alike(source / name, target / name)]
+
+
+def _alike(here: Path, there: Path) -> bool:
+    if not (here.is_file() and there.is_file()):
+        return False
+    if here.read_bytes() == there.read_bytes():
+        return True
+    try:  # one log has other bytes when another version has written it
+        return here.name == PARQUET and read_parquet(here).equals(read_parquet(there))
+    except (OSError, pa.ArrowException):
+        return False
 
 
 def copy(source: Path, target: Path) -> None:
@@ -126,13 +142,16 @@ def bring(source: Path, results: Path, dry_run: bool = False) -> list[str]:
         elif reason is None and config["data"]["hash"] != hashes[model]:
             data = config["data"]["hash"]
             reason = f"it is on data {data}, the other runs of {model} on {hashes[model]}"
-        elif reason is None and run in there.configs:
-            if same_outcome(path, target):
-                print(f"is there  {run}")
-                continue
-            reason = f"{target} holds another outcome of it: move that away first"
+        elif reason is None and (apart := differing(path, target)):
+            reason = (
+                f"{path.relative_to(source)} and {target}, which is there already, differ in "
+                f"{', '.join(apart)}: move one of them away"
+            )
         if reason:
             refused.append(f"{run}: {reason}")
+            continue
+        if (target / CONFIG).is_file():
+            print(f"is there  {run}: the same in every value, left alone")
             continue
         if not dry_run:
             copy(path, target)

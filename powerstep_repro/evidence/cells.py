@@ -22,7 +22,7 @@ from powerstep_repro.models.count import count
 from powerstep_repro.paper import MODELS, model_label
 from powerstep_repro.paper.claims import Side
 from powerstep_repro.runs import Loaded, load, select
-from powerstep_repro.runs.checks import LOSS_TOLERANCE
+from powerstep_repro.runs.checks import windows_agree
 from powerstep_repro.runs.loading import DAMAGED
 from powerstep_repro.tables.statistics import NOT_RUN, Final
 
@@ -174,7 +174,7 @@ class Cell:
 def final_of(loaded: Loaded, run: str) -> Final:
     """Return where a run ended that is finished and sound; without windows that do not fit it."""
     loss, windows = loaded.final_loss(run), loaded.windows(run)
-    if windows is not None and not abs(windows.mean() - loss) <= LOSS_TOLERANCE:
+    if windows is not None and not windows_agree(windows, loss):
         loaded.problem(f"{run}: its windows.json does not average to its final loss: left out")
         windows = None
     return Final(loss, windows)

@@ -55,6 +55,11 @@ def contradiction(final: float, log: pd.DataFrame, steps: float) -> str:
     return ""
 
 
+def windows_agree(windows: np.ndarray, final: float) -> bool:
+    """Whether the losses per validation window average to the final loss that they stand for."""
+    return abs(windows.mean() - final) <= LOSS_TOLERANCE
+
+
 def fingerprint(log: pd.DataFrame) -> bytes | None:
     """Return what two logs share only if every row's training loss is equal; None for no log."""
     losses = log["train_loss"].to_numpy(dtype=np.float64)

@@ -4,6 +4,7 @@ import json
 import tarfile
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from powerstep_repro.config import ROOT
@@ -48,7 +49,6 @@ def test_the_compact_files_of_ended_runs_are_taken_from_a_tar(make_run, bring, e
     assert f"{diverged.name}: diverged at step 9, " in said
     assert f"left out  {running.name}: interrupted at step 9" in said
     assert "of which 2 runs" in said
-    assert "is there" in bring()[1]  # again: nothing to do
 
 
 def test_a_run_without_parquet_gets_one_and_the_original_stays(make_run, bring, evidence):
@@ -81,6 +81,17 @@ def _short(run: Path) -> None:
     (run / "metrics.parquet").unlink()
 
 
+def _no_start(run: Path) -> None:
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[6:]))
+    (run / "metrics.parquet").unlink()
+
+
+def _no_loss(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"final_val_loss": None}))
+
+
 def _other_loss(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps(summary | {"final_val_loss": 3.0}))
@@ -99,8 +110,10 @@ def _no_config(run: Path) -> None:
     ("damage", "sentence"),
     [
         (_cut, "metrics.parquet cannot be read"),
-        (_gap, "its log lacks steps after step 5"),
+        (_gap, "its log has no row between the steps 5 and 10"),
         (_short, "its log ends at step 12, its summary at 20"),
+        (_no_start, "its log has no row between the steps 0 and 7"),
+        (_no_loss, "it has ended, but its summary holds no final validation loss"),
         (_other_loss, "windows.json has the mean 4.5000, its summary says 3.0000"),
         (_other_config, "its config is that of gpt2_small-powerstep"),
         (_no_config, "its config is no run's"),
@@ -127,10 +140,44 @@ def test_other_data_and_other_outcomes_of_what_is_there_are_refused(make_run, br
     again.write_text(json.dumps(json.loads(again.read_text()) | {"wall_s": 1.0}))
     code, said = bring()
     assert code == 1
-    assert "holds another outcome of it" in said
+    kept = f"results/tiny/runs/{run.name}, which is there already, differ in summary.json: move"
+    assert f"refused   {run.name}: elsewhere/tiny/runs/{run.name} and " in said
+    assert kept in said
     assert f"refused   {other.name}: it is on data ffffffffffffffff" in said
     assert (run / "summary.json").read_bytes() == before
     assert names(evidence) == [run.name]
+
+
+def test_what_is_there_already_is_left_alone_and_what_was_cut_short_is_completed(
+    make_run, bring, evidence
+):
+    first, second = make_run(), make_run("elsewhere", "seed=2")
+    assert bring()[0] == 0
+    there = evidence / "runs" / first.name
+    # Another version of the writer leaves other bytes with the same rows.
+    table = pq.read_table(first / "metrics.parquet")
+    pq.write_table(table, first / "metrics.parquet", compression="none")
+    before = (there / "metrics.parquet").read_bytes()
+    assert (first / "metrics.parquet").read_bytes() != before
+    for name in ("config.yaml", "windows.json"):
+        (evidence / "runs" / second.name / name).unlink()
+    code, said = bring()
+    assert code == 0
+    assert f"is there  {first.name}: the same in every value, left alone\n" in said
+    assert f"taken     {second.name}: " in said
+    assert (there / "metrics.parquet").read_bytes() == before
+    assert len(list((evidence / "runs" / second.name).iterdir())) == 4
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.parquet", "windows.json"])
+def test_what_is_there_and_damaged_is_not_replaced(make_run, bring, evidence, name):
+    run = make_run()
+    assert bring()[0] == 0
+    (evidence / "runs" / run.name / name).write_text("words")
+    code, said = bring()
+    assert code == 1
+    assert f"which is there already, differ in {name}: move" in said
+    assert (evidence / "runs" / run.name / name).read_text() == "words"
 
 
 def test_size_profile_and_an_empty_source_are_watched(make_run, bring, evidence, tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from powerstep_repro.runs.checks import contradiction, fingerprint, first_hole
+from powerstep_repro.runs.checks import contradiction, fingerprint, first_hole, windows_agree
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,12 @@ def test_a_final_loss_is_compared_with_the_logs_last_step_alone():
     assert "its log of 3.0000" in contradiction(2.9, log, 100)
     assert contradiction(2.9, log, 200) == ""  # the log is cut: what it ends with is older
     assert contradiction(3.0, log.assign(val_loss=np.nan), 100) == ""
+
+
+def test_windows_that_do_not_average_to_the_final_loss_are_of_another_evaluation():
+    windows = np.array([3.0, 4.0])
+    assert windows_agree(windows, 3.5)
+    assert windows_agree(windows, 3.50005)  # a mirror rounds
+    assert not windows_agree(windows, 3.5002)
+    assert not windows_agree(np.array([3.0, np.nan]), 3.5)
+    assert not windows_agree(windows, np.nan)
