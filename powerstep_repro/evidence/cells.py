@@ -21,7 +21,7 @@ from powerstep_repro.memory import paper_counts
 from powerstep_repro.models.count import count
 from powerstep_repro.paper import MODELS, model_label
 from powerstep_repro.paper.claims import Side
-from powerstep_repro.runs import Loaded, load, select
+from powerstep_repro.runs import Loaded, by_data_set, load, select
 from powerstep_repro.runs.checks import windows_agree
 from powerstep_repro.runs.loading import DAMAGED
 from powerstep_repro.tables.statistics import NOT_RUN, Final
@@ -382,14 +382,9 @@ class Evidence:
             seeds = tuple(sorted({config["seed"] for config in configs}))
             among = {run: c for run, c in loaded.configs.items() if c["seed"] in seeds}
             loaded = replace(loaded, configs=among)
-        # Models whose data is configured alike share one data set; others have their own.
-        groups: dict[str, list[dict[str, Any]]] = {}
-        for config in configs:
-            words = [config["data"], config["model"].get("tokenizer")]
-            groups.setdefault(canonical(words), []).append(config)
         found: dict[int, Cell] = {}
         warnings: list[str] = []
-        for group in groups.values():
+        for group in by_data_set(configs):
             selection = select(loaded, group)
             warnings += selection.warnings
             for cell in selection.cells:

@@ -51,6 +51,14 @@ class Selection:
     warnings: list[str] = field(default_factory=list)
 
 
+def by_data_set(planned: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Group planned configs that share a data set: those whose data is configured alike."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for config in planned:
+        groups[canonical([config["data"], config["model"].get("tokenizer")])].append(config)
+    return list(groups.values())
+
+
 def select(
     loaded: Loaded, planned: Iterable[dict[str, Any]], data_hash: str | None = None
 ) -> Selection:

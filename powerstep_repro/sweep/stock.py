@@ -7,7 +7,7 @@ from nanogpt.errors import InputError
 from powerstep_repro.config import Planned, canonical, matching_view, run_dir, with_data
 from powerstep_repro.data import resolve
 from powerstep_repro.errors import UserError
-from powerstep_repro.runs import Loaded, load, select
+from powerstep_repro.runs import Loaded, by_data_set, load, select
 from powerstep_repro.runs.files import ENDED
 from powerstep_repro.sweep.estimate import History
 from powerstep_repro.sweep.plan import Entry, take_stock
@@ -59,13 +59,18 @@ def entries(planned: Sequence[Planned], *, need_data: bool = True) -> list[Entry
 
 
 def _any_run(loaded: Loaded, config: dict) -> Path | None:
-    """The directory of a run with this config's settings and seed, an ended one before others."""
+    """The directory of a run with this config's settings and seed, an ended one before others.
+
+    A copy of another run, of any seed, is none.
+    """
     wanted = canonical(matching_view(config))
     ended = set(_ended(loaded))
     fitting = [
         name
         for name, other in loaded.configs.items()
-        if other["seed"] == config["seed"] and canonical(matching_view(other)) == wanted
+        if other["seed"] == config["seed"]
+        and canonical(matching_view(other)) == wanted
+        and name not in loaded.copies
     ]
     best = max(fitting, key=lambda name: name in ended, default=None)
     return None if best is None else Path(loaded.runs.at[best, "path"])
@@ -83,8 +88,8 @@ def history(loaded: Iterable[Loaded]) -> History:
 def missing(planned: Sequence[Planned]) -> int:
     """How many planned runs have not ended, matched as a figure matches them (no data needed).
 
-    That is: on settings, among the runs on the one data set that the figure would show; and with
-    the planned seed, so that a sweep over seeds is there only when all are.
+    That is: on settings, among the runs on the data sets that the figure would show, no run and its
+    copy twice; and with the planned seed, so that a sweep over seeds is there only when all are.
     """
     count = 0
     for root in {_root(each.config) for each in planned}:
@@ -93,9 +98,10 @@ def missing(planned: Sequence[Planned]) -> int:
         ended = set(_ended(loaded))
         have = {
             (canonical(matching_view(cell.config)), loaded.configs[name]["seed"])
-            for cell in select(loaded, here).cells
+            for group in by_data_set(here)
+            for cell in select(loaded, group).cells
             for name in cell.runs
-            if name in ended
+            if name in ended and name not in loaded.copies
         }
         count += sum((canonical(matching_view(c)), c["seed"]) not in have for c in here)
     return count
