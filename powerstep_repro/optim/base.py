@@ -25,6 +25,7 @@ from torch import Tensor
 
 from powerstep_repro.optim.fused import available as fused_available
 from powerstep_repro.optim.rules import Choice, Interval, LearningRate
+from powerstep_repro.optim.shielding import Shielded, map_tensors, unshielded
 
 IMPLEMENTATIONS = ("auto", "reference", "foreach", "fused")
 
@@ -46,6 +47,9 @@ class BaseOptimizer(torch.optim.Optimizer):
       float64 ones; quantized state has float32 scales.
     - A parameter's state is made at its first gradient, with a step counter of its own.
     - A parameter listed twice in a group (tied weights) is stepped once.
+    - Fused, it works under ``torch.amp.GradScaler`` without a host sync: gradients are divided by
+      the attribute ``grad_scale``, and a step at which ``found_inf`` is not 0 changes nothing,
+      counters included. Other implementations refuse ``found_inf``.
     - ``load_state_dict`` keeps dtype and bits of the state. Hyperparameters come from the
       checkpoint, as in torch; one that the checkpoint does not know keeps its present value.
       ``implementation`` is no property of the run: the present one stays.
@@ -120,7 +124,8 @@ class BaseOptimizer(torch.optim.Optimizer):
             What the closure returned, else None.
 
         Raises:
-            ValueError: A sparse or complex gradient; no parameter has been changed then.
+            ValueError: A sparse or complex gradient, or ``found_inf`` for a step that is not
+                fused; no parameter has been changed then.
         """
         loss = None
         if closure is not None:
@@ -132,13 +137,38 @@ class BaseOptimizer(torch.optim.Optimizer):
             for group in self.param_groups
             for (device, dtype), batch in self._batches(group).items()
         ]
+        # torch.amp.GradScaler sets these two for the time of a step.
+        grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if grad_scale is not None:
+            factor = grad_scale.reciprocal()  # exact for powers of two
+            grad_factor = factor if grad_factor is None else grad_factor * factor
+        for group, _, implementation in work:
+            if found_inf is not None and implementation != "fused":
+                raise ValueError(
+                    f"found_inf is set, but {type(self).__name__} with implementation="
+                    f"{group['implementation']!r} takes {implementation} steps here, and only a "
+                    "fused one can be left out by a flag on the device"
+                )
         for group, params, implementation in work:
             states = [self.state[p] for p in params]
             for p, state in zip(params, states, strict=True):
                 if not state:
                     state.update(self.init_state(p, group))
-            self._step_batch(group, params, states, implementation, grad_factor)
+            self._step_batch(group, params, states, implementation, grad_factor, found_inf)
         return loss
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether ``found_inf`` is honoured, as torch names it: if every step is fused."""
+        kinds = {
+            (index, p.device, math_dtype(p))
+            for index, group in enumerate(self.param_groups)
+            for p in group["params"]
+        }
+        return all(
+            self._implementation(self.param_groups[index], device, dtype) == "fused"
+            for index, device, dtype in kinds
+        )
 
     def _batches(
         self, group: dict[str, Any]
@@ -166,6 +196,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         states: list[dict[str, Tensor]],
         implementation: str,
         grad_factor: Tensor | None,
+        found_inf: Tensor | None,
     ) -> None:
         hyper = {name: group[name] for name in self.rules}
         if isinstance(hyper["lr"], Tensor):
@@ -173,10 +204,14 @@ class BaseOptimizer(torch.optim.Optimizer):
         by_name = {name: [local(state[name]) for state in states] for name in states[0]}
         grads = [local(p.grad) for p in params]
         params = [local(p) for p in params]
-        if "step" in by_name:
-            torch._foreach_add_(by_name["step"], 1)
         if grad_factor is not None:
             grad_factor = grad_factor.to(params[0].device, non_blocking=True).reshape(())
+        if found_inf is not None:
+            found_inf = found_inf.to(params[0].device, non_blocking=True).reshape(()).float()
+            hyper["found_inf"] = found_inf
+        if "step" in by_name:
+            counted = 1 if found_inf is None else (found_inf == 0).float()
+            torch._foreach_add_(by_name["step"], counted)
         if implementation == "fused":
             if grad_factor is not None:
                 hyper["grad_factor"] = grad_factor.float()
@@ -280,7 +315,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         """
         self._check_state_names(state_dict)
         shield = self.register_load_state_dict_pre_hook(
-            lambda _, loaded: {**loaded, "state": _map_tensors(loaded["state"], _Shielded)}
+            lambda _, loaded: {**loaded, "state": map_tensors(loaded["state"], Shielded)}
         )
         try:
             super().load_state_dict(state_dict)
@@ -299,41 +334,13 @@ class BaseOptimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for p, values in state["state"].items():
-            state["state"][p] = _unshielded(values, p.device if isinstance(p, Tensor) else None)
+            state["state"][p] = unshielded(values, p.device if isinstance(p, Tensor) else None)
         if "param_groups" in self.__dict__:  # loading a checkpoint, not unpickling
             for loaded, present in zip(state["param_groups"], self.param_groups, strict=True):
                 for key, value in present.items():
                     loaded.setdefault(key, value)
                 loaded["implementation"] = present["implementation"]
         super().__setstate__(state)
-
-
-class _Shielded:
-    """A tensor that ``Optimizer.load_state_dict`` passes on without looking at it."""
-
-    def __init__(self, tensor: Tensor):
-        self.tensor = tensor
-
-
-def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {k: _map_tensors(v, function) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_map_tensors(v, function) for v in value)
-    return value
-
-
-def _unshielded(value: Any, device: torch.device | None) -> Any:
-    if isinstance(value, _Shielded):
-        # A copy, so that the loaded dictionary does not change with the next step.
-        return value.tensor.detach().to(device=device, copy=True)
-    if isinstance(value, dict):
-        return {k: _unshielded(v, device) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_unshielded(v, device) for v in value)
-    return value
 
 
 class BlockwiseOptimizer(BaseOptimizer):

@@ -22,8 +22,12 @@ VARIANTS = {
         "RULE": "adamw", "CODE_M": "dynamic", "TYPE_M": tl.uint8,
         "CODE_V": "dynamic", "TYPE_V": tl.uint8,
     },
+    "powerstep, may be left out": {
+        "CODE_M": "none", "TYPE_M": tl.float32, "FACTOR": True, "FOUND_INF": True,
+    },
     "all on the device": {
-        "CODE_M": "dynamic", "TYPE_M": tl.uint8, "LR_TENSOR": True, "FACTOR": True, "VECTOR": 1,
+        "CODE_M": "dynamic", "TYPE_M": tl.uint8, "LR_TENSOR": True, "FACTOR": True,
+        "FOUND_INF": True, "VECTOR": 1,
     },
 }  # fmt: skip
 
@@ -36,12 +40,13 @@ def compile_variant(variant):
     tuning = TUNING[entry(variant)]
     constants = {
         "RULE": "powerstep", "TYPE_P": tl.float32, "CODE_V": "none", "TYPE_V": tl.float32,
-        "POWER": "root", "LR_TENSOR": False, "FACTOR": False, "BLOCK": tuning.block, "ROW": 128,
-        "VECTOR": 4, "EVICT": tuning.evict, "FAST": tuning.fast, "TAIL": TAIL, **variant,
+        "POWER": "root", "LR_TENSOR": False, "FACTOR": False, "FOUND_INF": False,
+        "BLOCK": tuning.block, "ROW": 128, "VECTOR": 4, "EVICT": tuning.evict,
+        "FAST": tuning.fast, "TAIL": TAIL, **variant,
     }  # fmt: skip
     constants["TYPE_G"] = constants["TYPE_P"]
     types = {"chunks": "*i32", "numels": "*i64", "pointers": "*i64", "tensors": "i32"}
-    types |= {"table_m": "*fp32", "table_v": "*fp32", "factor": "*fp32"}
+    types |= {"table_m": "*fp32", "table_v": "*fp32", "factor": "*fp32", "found": "*fp32"}
     if constants["LR_TENSOR"]:
         types |= {"lr": "*fp32", "decay": "*fp32"}
     # Arguments that a launch leaves out.
@@ -51,6 +56,8 @@ def compile_variant(variant):
         constants["table_v"] = None
     if not constants["FACTOR"]:
         constants["factor"] = None
+    if not constants["FOUND_INF"]:
+        constants["found"] = None
     types |= dict.fromkeys(constants, "constexpr")
     names = step_kernel.arg_names
     source = ASTSource(

@@ -77,6 +77,42 @@ def test_grad_factor_is_a_multiplication_of_the_gradients(name, implementation):
     assert torch.equal(*pair)
 
 
+@pytest.mark.parametrize("implementation", ["reference", "foreach"])
+@pytest.mark.parametrize("name", OURS)
+def test_scaling_without_a_fused_step(name, implementation):
+    """The scale is honoured; a flag that would have to be read is refused, before any change."""
+    pair = []
+    for scale in (None, torch.tensor(4.0)):
+        p = torch.nn.Parameter(torch.ones(300))
+        optimizer = create(name, [p], lr=0.1, implementation=implementation)
+        assert not optimizer._step_supports_amp_scaling
+        p.grad = torch.linspace(-1, 1, 300) / (4 if scale is None else 1)
+        optimizer.grad_scale = scale
+        optimizer.step()
+        pair.append(p)
+    assert torch.equal(*pair)
+    optimizer.found_inf = torch.tensor(0.0)
+    with pytest.raises(ValueError, match=f"'{implementation}' takes {implementation} steps"):
+        optimizer.step()
+    assert torch.equal(*pair)
+
+
+def test_under_torchs_scaler_without_a_fused_step():
+    """There the scaler itself reads its flag."""
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = create("powerstep", [p], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    taken = []
+    for factor in (torch.inf, 1.0):
+        before = p.detach().clone()
+        optimizer.zero_grad()
+        scaler.scale((p * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        taken.append(not torch.equal(p, before))
+    assert taken == [False, True]
+
+
 @pytest.mark.parametrize("name", ["powerstep", "signsgd"])
 def test_two_hundred_steps_do_not_drift_apart(name):
     sizes = [257]

@@ -178,15 +178,15 @@ def _update(
     _write(p_at, p, mask, MASKED, EVICT)
 
 
-@triton.jit(do_not_specialize=["tensors", "lr", "decay", "factor"])
+@triton.jit(do_not_specialize=["tensors", "lr", "decay", "factor", "found"])
 def step_kernel(
     chunks, numels, pointers, tensors, table_m, table_v,
-    lr, decay, a, b, c, d, log_a, log_b, eps, factor,
+    lr, decay, a, b, c, d, log_a, log_b, eps, factor, found,
     RULE: tl.constexpr, TYPE_P: tl.constexpr, TYPE_G: tl.constexpr,
     CODE_M: tl.constexpr, TYPE_M: tl.constexpr, CODE_V: tl.constexpr, TYPE_V: tl.constexpr,
     POWER: tl.constexpr, LR_TENSOR: tl.constexpr, FACTOR: tl.constexpr,
-    BLOCK: tl.constexpr, ROW: tl.constexpr, VECTOR: tl.constexpr, EVICT: tl.constexpr,
-    FAST: tl.constexpr, TAIL: tl.constexpr,
+    FOUND_INF: tl.constexpr, BLOCK: tl.constexpr, ROW: tl.constexpr, VECTOR: tl.constexpr,
+    EVICT: tl.constexpr, FAST: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """Step all elements of all tensors of a table (see ``launch.Table``).
 
@@ -207,6 +207,7 @@ def step_kernel(
         log_b: log(beta2).
         eps: Added to the root of the second moment.
         factor: With ``FACTOR``, pointer to what gradients are multiplied by as they are read.
+        found: With ``FOUND_INF``, pointer to a number; if it is not 0, nothing is written.
         RULE: "powerstep", "pbsgdm", "adams" or "adamw".
         TYPE_P: Element type of the parameters.
         TYPE_G: Of the gradients.
@@ -217,6 +218,7 @@ def step_kernel(
         POWER: See ``signed_power``.
         LR_TENSOR: Whether ``lr`` and ``decay`` are read from memory.
         FACTOR: Whether gradients are multiplied by ``factor``.
+        FOUND_INF: Whether ``found`` decides if there is a step.
         BLOCK: Elements a program, a multiple of ROW; powers of two.
         ROW: Elements that share a scale.
         VECTOR: Elements to whose size every address of the table is aligned.
@@ -233,6 +235,9 @@ def step_kernel(
         decay = tl.load(decay)
     if FACTOR:
         factor = tl.load(factor)
+    if FOUND_INF:
+        # Nothing to do in a tensor without elements: no further branch in what all programs run.
+        numel = tl.where(tl.load(found) != 0, 0, numel)
     # A whole block needs no mask, and only then are its accesses vectors. A tensor's tail goes in
     # small parts, or its masks would claim so many registers that all programs suffer.
     if start + BLOCK <= numel:

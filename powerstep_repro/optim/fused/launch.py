@@ -74,6 +74,7 @@ def step(
     steps: Sequence[Tensor] = (),
     block_size: int = 128,
     grad_factor: Tensor | None = None,
+    found_inf: Tensor | None = None,
 ) -> None:
     """Step all tensors in place: one launch for those of one dtype.
 
@@ -91,6 +92,7 @@ def step(
         steps: For "adamw": the number of this step, one fp32 scalar tensor each.
         block_size: Elements that share a scale.
         grad_factor: One fp32 number on the device; gradients are multiplied by it as they are read.
+        found_inf: One fp32 number on the device; if it is not 0 there, nothing is changed.
     """
     # The kernel walks memory in the elements' logical order; what is strided goes through a copy.
     ps = [p if p.is_contiguous() else p.contiguous() for p in params]
@@ -99,7 +101,7 @@ def step(
         decay, lr = (1 - lr * weight_decay).float(), lr.float()
     else:
         decay = 1 - lr * weight_decay
-    numbers = {"lr": lr, "decay": decay, "factor": grad_factor}
+    numbers = {"lr": lr, "decay": decay, "factor": grad_factor, "found": found_inf}
     a, b = coefficients
     numbers |= {"a": a, "b": b, "c": 1 - a, "d": 1 - b, "eps": eps}
     numbers |= {"log_a": _log(a), "log_b": _log(b)}
@@ -114,6 +116,7 @@ def step(
         "POWER": _power_kind(b) if rule in ("powerstep", "pbsgdm") else "identity",
         "LR_TENSOR": isinstance(lr, Tensor),
         "FACTOR": grad_factor is not None,
+        "FOUND_INF": found_inf is not None,
         "BLOCK": tuning.block,
         "ROW": block_size,
         "EVICT": tuning.evict,
