@@ -21,6 +21,7 @@ from powerstep_repro.evidence import (
     rate_label,
     size_label,
 )
+from powerstep_repro.evidence.cells import OTHER_DATA
 from powerstep_repro.figures import panels, style
 from powerstep_repro.figures.curves import Curve, read_curve
 from powerstep_repro.paper import FIGURES, MODELS, optimizer_label
@@ -65,7 +66,7 @@ def _frame(
     if damaged:  # whose runs they are, nobody can tell
         subtitle += f" · {damaged} damaged run{'s' if damaged > 1 else ''} left out"
     banner = PLUMBING if evidence.profile == "tiny" else ""
-    filled = [any(cell.runs or cell.failed for cell in panel) for panel in by_panel]
+    filled = [any(cell.outcome.status != NOT_RUN for cell in panel) for panel in by_panel]
     canvas, axes = panels.grid(FIGURES[name], subtitle, banner, filled)
     panels.footnote(canvas, panels.smoothing_note())
     return canvas, axes
@@ -84,16 +85,17 @@ def _fill(ax: Axes, source: Source, lines: Sequence[Line], *command: str, note: 
     if curves:
         panels.loss_panel(ax, curves, missing, note or _note(lines))
         return
-    tried = [_why(label, cell) for label, *_, cell in lines if cell.runs or cell.failed]
-    headline = "no data" if any(cell.runs for *_, cell in lines) else NOT_RUN
+    tried = [_why(label, cell) for label, *_, cell in lines if cell.outcome.status != NOT_RUN]
+    headline = OTHER_DATA if any(cell.elsewhere for *_, cell in lines) else NOT_RUN
+    headline = "no data" if any(cell.runs for *_, cell in lines) else headline
     panels.empty(ax, headline, tried, source.command(*command))
 
 
 def _why(label: str, cell: Cell) -> str:
-    """Say why nothing can be drawn of a cell."""
-    if not cell.runs:
-        return f"{label} (failed): {NOT_RUN}" if cell.failed else f"{label}: {NOT_RUN}"
+    """Say why nothing can be drawn of a cell, in a table's words where it has no run."""
     outcome = cell.outcome
+    if not cell.runs:
+        return f"{label}: {outcome.words()}"
     ended = "validation " if outcome.finals else ""
     return f"{label}: no data" + (f" ({ended}{outcome.words()})" if outcome.n else "")
 

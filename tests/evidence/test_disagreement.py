@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from powerstep_repro.evidence import Evidence
+from powerstep_repro.figures.catalogue import draw
 from powerstep_repro.figures.curves import read_strand
 from powerstep_repro.report.document import document
 from powerstep_repro.tables.catalogue import build
@@ -112,7 +113,7 @@ def test_no_curve_crosses_a_hole_in_a_log(world, caplog):
     assert f"- {said}" in document(evidence).splitlines()
 
 
-def test_a_run_on_other_data_is_not_called_not_run(world):
+def test_a_run_on_other_data_is_not_called_not_run(world, texts):
     for where in (ADAMW, SMALL | {"optimizer": "signsgd"}):
         world.add("small", where, losses=(3.0, 3.1))
     (run,) = world.add("small", POWERSTEP, losses=(3.0,), data=("another-mix", "ff" * 8))
@@ -124,6 +125,9 @@ def test_a_run_on_other_data_is_not_called_not_run(world):
             if r["optimizer"] == "powerstep" and r["model"] == "gpt2_small"
         ]
         assert (row["ours"], row["verdict"]) == ("other data", "other data")
+    said = texts(draw("small", evidence))
+    assert "PowerStep: other data" in said
+    assert "AdamS: not run" in said
     text = document(evidence)
     findings = text.partition("## The paper's claims")[0]
     assert f"another-mix ({'ff' * 8}, 1 run)" in findings
@@ -132,6 +136,23 @@ def test_a_run_on_other_data_is_not_called_not_run(world):
     assert f"{left_out}: {run.name} (another-mix)." in findings
     assert "Sweeps are on different data and are not compared: " in findings
     assert "GPT-2-Small (124M): PowerStep (other data)" in text
+
+
+def test_a_panel_whose_runs_are_all_on_other_data_or_failed_says_so(world, texts):
+    medium = {"model": "gpt2_medium"}
+    world.add("small", ADAMW, losses=(3.0, 3.1, 3.2))
+    world.add("small", medium | {"optimizer": "adamw"}, losses=(3.0,), data=("another", "ff" * 8))
+    world.add("small", medium | {"optimizer": "adams"}, losses=(None,), status="failed")
+    world.add("small", {"model": "qwen3_0_6b", "optimizer": "adams"}, losses=(3,), status="failed")
+    evidence = Evidence(world.results, "h100")
+    said = texts(draw("small", evidence))
+    assert "other data" in said
+    (reasons,) = [text for text in said if text.startswith("AdamW: other data\n")]
+    assert "AdamS: failed\n" in reasons
+    assert any(text.startswith("AdamS: failed\npython -m") for text in said)
+    for row in build("valid_small", evidence).long:
+        if row["model"] == "gpt2_medium" and row["optimizer"] in ("adamw", "adams"):
+            assert row["ours"] == {"adamw": "other data", "adams": "failed"}[row["optimizer"]]
 
 
 def test_a_state_that_no_optimizer_can_have_is_left_out(world, caplog):
