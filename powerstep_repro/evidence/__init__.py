@@ -1,15 +1,12 @@
 """What figures, tables and the report are made from: the runs of each sweep in one profile."""
 
-from powerstep_repro.evidence.cells import (
-    Cell,
-    Evidence,
-    Outcome,
-    Source,
+from powerstep_repro.evidence.cells import Cell, Evidence, Outcome, Source, hyperparameters
+from powerstep_repro.evidence.labels import (
     data_label,
-    hyperparameters,
     n_label,
     rate_label,
     size_label,
+    sized_label,
 )
 
 __all__ = [
@@ -22,4 +19,5 @@ __all__ = [
     "n_label",
     "rate_label",
     "size_label",
+    "sized_label",
 ]

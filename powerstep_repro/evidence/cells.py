@@ -19,7 +19,7 @@ from powerstep_repro.config.identity import NOT_IDENTITY
 from powerstep_repro.errors import UserError
 from powerstep_repro.memory import paper_counts
 from powerstep_repro.models.count import count
-from powerstep_repro.paper import MODELS, model_label
+from powerstep_repro.paper import MODELS
 from powerstep_repro.paper.claims import Side
 from powerstep_repro.runs import Loaded, by_data_set, load, select
 from powerstep_repro.runs.checks import windows_agree
@@ -180,22 +180,19 @@ def final_of(loaded: Loaded, run: str) -> Final:
     return Final(loss, windows)
 
 
+@lru_cache(maxsize=64)
+def full_size(model: str) -> int:
+    """Return the parameters of a model of the paper."""
+    return paper_counts(model).n_params
+
+
 def scaled_to(config: Mapping[str, Any]) -> int | None:
     """Return a config's parameters where its model is scaled; None at the paper's size."""
     model = config["model"]["name"]
     if model not in MODELS:
         return None
     ours = count(config["model"]).n_params
-    return None if ours == _full_size(model) else ours
-
-
-def sized_label(model: str, parameters: float | None) -> str:
-    """Name a model for people, and its size unless that is the paper's or not known."""
-    label = model_label(model)
-    known = model in MODELS and parameters is not None and np.isfinite(parameters)
-    if not known or parameters == _full_size(model):
-        return label
-    return f"{label}, scaled to {size_label(int(parameters))} parameters"
+    return None if ours == full_size(model) else ours
 
 
 def _number(value: Any, default: Any = float("nan")) -> float:
@@ -250,41 +247,6 @@ class Source:
         models = list(dict.fromkeys(cell.model for cell in missing))
         every = {cell.model for cell in self.cells}
         return self.command(*([f"model={','.join(models)}"] if len(models) < len(every) else []))
-
-
-@lru_cache(maxsize=64)
-def _full_size(model: str) -> int:
-    return paper_counts(model).n_params
-
-
-def size_label(parameters: int) -> str:
-    """Write a number of parameters in three digits: ``2.04B``, ``125k``."""
-    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if parameters >= unit:
-            return f"{parameters / unit:.3g}{letter}"
-    return str(parameters)
-
-
-def data_label(cells: Sequence[Cell]) -> str:
-    """Name the data sets of cells that have runs, with their hashes."""
-    seen = dict.fromkeys((c.data_name, c.data_hash) for c in cells if c.runs)
-    return ", ".join(f"{name} ({digest})" for name, digest in seen) or "none yet"
-
-
-def n_label(cells: Sequence[Cell]) -> str:
-    """Say how many seeds the curves or cells that were run have, and which if they were chosen."""
-    counts = sorted({len(cell.runs) for cell in cells if cell.runs}) or [0]
-    said = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
-    chosen = sorted({seed for cell in cells for seed in cell.seeds})
-    if not chosen:
-        return said
-    return f"{said}, seed{'s' if len(chosen) > 1 else ''} {', '.join(map(str, chosen))} alone"
-
-
-def rate_label(lr: float) -> str:
-    """Write a learning rate as people do: ``6e-4``, ``3.75e-5``."""
-    mantissa, exponent = f"{lr:.3e}".split("e")
-    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
 def _selects(key: str) -> bool:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from powerstep_repro.evidence import Cell, Evidence, data_label, n_label, rate_label
-from powerstep_repro.evidence.cells import sized_label
+from powerstep_repro.evidence import Cell, Evidence, data_label, n_label, rate_label, sized_label
 from powerstep_repro.figures.curves import Strand, read_strand
 from powerstep_repro.paper import MARGIN, MODELS
 from powerstep_repro.tables import benchmarks

@@ -3,8 +3,8 @@
 from typing import Any
 
 from powerstep_repro.config import compose
-from powerstep_repro.evidence import Evidence, rate_label
-from powerstep_repro.evidence.cells import scaled_to, sized_label
+from powerstep_repro.evidence import Evidence, rate_label, sized_label
+from powerstep_repro.evidence.cells import scaled_to
 from powerstep_repro.paper import MODELS, TABLES, value
 from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Table, plain
 from powerstep_repro.tables.statistics import NOT_RUN

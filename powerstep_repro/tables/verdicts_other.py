@@ -3,8 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from powerstep_repro.evidence import Cell, Evidence, rate_label
-from powerstep_repro.evidence.cells import sized_label
+from powerstep_repro.evidence import Cell, Evidence, rate_label, sized_label
 from powerstep_repro.figures.curves import read_strand
 from powerstep_repro.memory import state_bytes_per_param
 from powerstep_repro.paper import Claim, model_label, optimizer_label

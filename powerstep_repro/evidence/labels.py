@@ -1,0 +1,47 @@
+"""How people are told of cells: sizes, data sets, numbers of seeds and learning rates in words."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from powerstep_repro.evidence.cells import Cell, full_size
+from powerstep_repro.paper import MODELS, model_label
+
+
+def size_label(parameters: int) -> str:
+    """Write a number of parameters in three digits: ``2.04B``, ``125k``."""
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if parameters >= unit:
+            return f"{parameters / unit:.3g}{letter}"
+    return str(parameters)
+
+
+def sized_label(model: str, parameters: float | None) -> str:
+    """Name a model for people, and its size unless that is the paper's or not known."""
+    label = model_label(model)
+    known = model in MODELS and parameters is not None and np.isfinite(parameters)
+    if not known or parameters == full_size(model):
+        return label
+    return f"{label}, scaled to {size_label(int(parameters))} parameters"
+
+
+def data_label(cells: Sequence[Cell]) -> str:
+    """Name the data sets of cells that have runs, with their hashes."""
+    seen = dict.fromkeys((c.data_name, c.data_hash) for c in cells if c.runs)
+    return ", ".join(f"{name} ({digest})" for name, digest in seen) or "none yet"
+
+
+def n_label(cells: Sequence[Cell]) -> str:
+    """Say how many seeds the curves or cells that were run have, and which if they were chosen."""
+    counts = sorted({len(cell.runs) for cell in cells if cell.runs}) or [0]
+    said = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    chosen = sorted({seed for cell in cells for seed in cell.seeds})
+    if not chosen:
+        return said
+    return f"{said}, seed{'s' if len(chosen) > 1 else ''} {', '.join(map(str, chosen))} alone"
+
+
+def rate_label(lr: float) -> str:
+    """Write a learning rate as people do: ``6e-4``, ``3.75e-5``."""
+    mantissa, exponent = f"{lr:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
