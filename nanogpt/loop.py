@@ -1,9 +1,12 @@
 """The training loop.
 
 A step is: gradients of the global batch, one check that they are finite, the update, and then
-evaluation, the log row and the checkpoint where they are due. A row is on disk before the
-checkpoint of its step, so a resumed run cuts the log back to the checkpoint and goes on: the log
-is one history, however often the run was killed.
+evaluation, the log row and the checkpoint where they are due. If the optimizer can leave a step out
+by a flag on the device, the update is enqueued before the host knows the outcome of the check, so
+that the device has work while the host reads it.
+
+A row is on disk before the checkpoint of its step, so a resumed run cuts the log back to the
+checkpoint and goes on: the log is one history, however often the run was killed.
 """
 
 import math
@@ -59,7 +62,8 @@ def train(
         settings: The run's numbers.
         model: Placed by ``runtime``; called as ``model(tokens, targets) -> Output``.
         optimizer: Any, over the model's parameters (:func:`nanogpt.runtime.decay_groups`). Its
-            learning rate is set each step.
+            learning rate is set each step. If it honours ``found_inf`` and ``grad_scale``, torch's
+            convention for gradient scaling, it gets them.
         data: The tokens.
         runtime: Entered already.
         recorder: Gets the rows, on rank 0.
@@ -67,8 +71,8 @@ def train(
         progress: Called on rank 0 with each step's row and the number of steps.
 
     Returns:
-        How the run ended. A non-finite loss or gradient norm is a result (``diverged``): no step
-        is taken, and the last checkpoint stays.
+        How the run ended. A non-finite loss or gradient norm is a result (``diverged``): weights
+        and optimizer state stay as they were, and so does the last checkpoint.
 
     Raises:
         InputError: Settings, data and model do not fit, or a checkpoint belongs to another run.
@@ -92,16 +96,22 @@ def train(
         if recorder:
             recorder.resume(done)
         run.trainable = runtime.trainable(model.train())
+        run.takes_flag = _takes_flag(optimizer, runtime.device)
         batches = _one_ahead(draw, done + 1, settings.steps)
         with closing(batches):
             for step, (tokens, targets) in batches:
                 began = time.perf_counter()
                 lr = run.set_learning_rate(step)
                 rank_losses = run.accumulate(step, tokens, targets)
-                loss, aux_loss, norm, stop = run.agree(*rank_losses, signals)
+                agreed = run.agree(*rank_losses, signals)
+                if run.takes_flag:
+                    run.update_if_finite(agreed)
+                loss, aux_loss, norm, stop = run.read(agreed)
                 finite = math.isfinite(loss) and math.isfinite(norm)
                 if finite:
-                    run.update(norm)
+                    if not run.takes_flag:
+                        run.update(norm)
+                    optimizer.zero_grad(set_to_none=True)
                 row = run.row(step, loss, aux_loss, norm, lr, time.perf_counter() - began)
 
                 evaluated = finite and settings.due(step, settings.eval_interval)
@@ -148,6 +158,7 @@ class _Run:
     micro: int  # sequences of one forward pass
     checkpoints: CheckpointStore | None
     trainable: nn.Module | None = None  # the model wrapped for ranks and compiled
+    takes_flag: bool = False  # whether the optimizer can leave a step out by a flag on the device
 
     def set_learning_rate(self, step: int) -> float:
         lr = learning_rate(
@@ -186,23 +197,28 @@ class _Run:
                     aux_losses.append(out.aux.detach())
         return torch.stack(losses).mean(), torch.stack(aux_losses).mean() if aux_losses else None
 
-    def agree(
-        self, loss: Tensor, aux_loss: Tensor | None, signals: StopSignals
-    ) -> tuple[float, float | None, float, int | None]:
-        """Return mean losses over the ranks, gradient norm and stop signal, the same on all ranks.
+    def agree(self, loss: Tensor, aux_loss: Tensor | None, signals: StopSignals) -> Tensor:
+        """Return what :meth:`read` reads, on the device and the same on all ranks.
+
+        Gradient norm first, then sums over the ranks: loss, stop signals asked for, and auxiliary
+        loss if there is one.
+        """
+        asked = [torch.full_like(loss, signals.received == number) for number in SIGNALS]
+        aux_losses = [] if aux_loss is None else [aux_loss]
+        sums = self.runtime.sum(torch.stack([loss, *asked, *aux_losses]))
+        # In float32 for bf16 gradients too. Equal on all ranks, since the gradients are.
+        norms = torch._foreach_norm(self.gradients(), 2, dtype=torch.float32)
+        return torch.cat([torch.stack(norms).norm().view(1), sums])
+
+    def read(self, agreed: Tensor) -> tuple[float, float | None, float, int | None]:
+        """Return mean losses over the ranks, gradient norm and stop signal.
 
         The only place in a step where the host waits for the device.
         """
-        asked = [torch.full_like(loss, signals.received == number) for number in SIGNALS]
-        aux_loss_or_zero = torch.zeros_like(loss) if aux_loss is None else aux_loss
-        sums = self.runtime.sum(torch.stack([loss, aux_loss_or_zero, *asked]))
-        # In float32 for bf16 gradients too. Equal on all ranks, since the gradients are.
-        norms = torch._foreach_norm(self.gradients(), 2, dtype=torch.float32)
-        norm = torch.stack(norms).norm().view(1)
-        loss, agreed, *asked, norm = torch.cat([sums, norm]).tolist()
-        world = self.runtime.world
+        norm, loss, *asked = agreed.tolist()
+        aux_loss = asked.pop() / self.runtime.world if len(asked) > len(SIGNALS) else None
         stop = next((number for number, count in zip(SIGNALS, asked, strict=True) if count), None)
-        return loss / world, None if aux_loss is None else agreed / world, norm, stop
+        return loss / self.runtime.world, aux_loss, norm, stop
 
     def gradients(self) -> list[Tensor]:
         return [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -213,7 +229,14 @@ class _Run:
         if 0 < clip < norm:
             torch._foreach_mul_(self.gradients(), clip / norm)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+
+    def update_if_finite(self, agreed: Tensor) -> None:
+        """Enqueue :meth:`update`; the device leaves it out if norm or loss are not finite."""
+        clip = self.settings.grad_clip
+        self.optimizer.found_inf = 1 - agreed[:2].isfinite().all().float()
+        self.optimizer.grad_scale = (agreed[0] / clip).clamp(min=1) if clip > 0 else None
+        self.optimizer.step()
+        del self.optimizer.found_inf, self.optimizer.grad_scale
 
     def row(
         self,
@@ -289,6 +312,17 @@ class _Run:
                 problem = str(error)
         if problem := self.runtime.from_main(problem):
             raise CheckpointError(problem)
+
+
+def _takes_flag(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
+    """Whether the optimizer's steps honour ``found_inf`` and ``grad_scale``."""
+    # torch's own optimizers take from a loaded state whether they are fused, and claim what they
+    # claimed before.
+    return (
+        device.type != "mps"
+        and getattr(optimizer, "_step_supports_amp_scaling", False)
+        and all(group.get("fused", True) for group in optimizer.param_groups)
+    )
 
 
 def _shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:

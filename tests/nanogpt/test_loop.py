@@ -106,7 +106,7 @@ def test_evaluating_logging_and_saving_change_no_bit(run, data, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "bf16"])
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_fused", "sgd"])
 def test_resume_is_exact(run, precision, optimizer):
     """Stopped by a signal in the midst of things, with dropout on, and gone on by new objects."""
     common = {"optimizer": optimizer, "micro_batch": 2, "eval_interval": 4}
