@@ -37,13 +37,15 @@ def _signal_at_step_4(row, steps):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_the_host_waits_once_a_step(tmp_path, data):
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_fused"])
+def test_the_host_waits_once_a_step(tmp_path, data, optimizer):
     def progress(row, steps):
         torch.cuda.set_sync_debug_mode("warn" if 4 <= row["step"] < 8 else "default")
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        Run(tmp_path, data, runtime=Runtime("cuda"), progress=progress, note=False)
+        cuda = Runtime("cuda")
+        Run(tmp_path, data, runtime=cuda, optimizer=optimizer, progress=progress, note=False)
     waits = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
     assert len(waits) == 4
     assert {w.filename.rsplit("/", 1)[-1] for w in waits} == {"loop.py"}
