@@ -152,14 +152,26 @@ def axes(overrides: list[str] | tuple[str, ...]) -> dict[str, list[str]]:
             continue
         value = override.value()
         if isinstance(value, Glob):
-            names = value.filter(choices(override.key_or_group))
-            out[key] = [f"{key}={name}" for name in names]
+            known = choices(override.key_or_group)
+            out[key] = [f"{key}={name}" for name in value.filter(known)]
+            if not out[key]:
+                of = (
+                    f"none of {', '.join(known)}"
+                    if known
+                    else "nothing: it goes with a group alone"
+                )
+                raise UserError(f"{override.input_line!r} matches {of}")
         elif override.is_discrete_sweep():
             out[key] = [f"{key}={text}" for text in override.sweep_string_iterator()]
         else:
-            raise UserError(f"{override.input_line!r} is no list of values to run through")
+            raise UserError(
+                f"{override.input_line!r} is no list of values to run through: write {key}=A,B"
+            )
         if not out[key]:
-            raise UserError(f"{override.input_line!r} matches nothing")
+            raise UserError(
+                f"{override.input_line!r} gives no value: write {key}=A,B or a range(START,STOP,"
+                "STEP) that is not empty"
+            )
     return out
 
 

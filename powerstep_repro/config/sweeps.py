@@ -101,7 +101,7 @@ def load_sweep(name: str) -> dict[str, Any]:
             if not isinstance(key, str):
                 raise UserError(f"{path}: the grid's key {key!r} is no name of a config key")
             if values == []:
-                raise UserError(f"{path}: the grid's key {key!r} has no values")
+                raise UserError(f"{path}: the grid's key {key!r} needs at least one value")
             grid[key] = values if isinstance(values, list) else [values]
     if not content["runs"]:
         raise UserError(f"{path} plans no runs: 'runs' is empty")

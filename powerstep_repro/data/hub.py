@@ -141,7 +141,9 @@ def _tables(builder: Any, config: Mapping[str, Any]) -> tuple[Documents, Documen
     elif config["val_documents"]:
         first = config["val_documents"]
         if first >= len(train):
-            raise UserError(f"val_documents={first} leaves nothing of {len(train)} documents")
+            raise UserError(
+                f"val_documents={first} leaves nothing of {len(train)} documents: it must be less"
+            )
         val, train = train.select(range(first)), train.select(range(first, len(train)))
     else:
         # nanoGPT's split, and its order: both parts come shuffled by the same seed.

@@ -83,7 +83,10 @@ def _find(config: Mapping[str, Any]) -> list[Path]:
         found = [Path(name) for name in glob.glob(str(place), recursive=True)]
     found = sorted(path for path in found if path.is_file() and path.stat().st_size)
     if not found and not place.exists() and not any(mark in str(place) for mark in "*?["):
-        raise UserError(f"data.path={pattern} does not exist")
+        raise UserError(
+            f"data.path={pattern} does not exist: it must be a text file, a folder or a glob "
+            "pattern"
+        )
     if not found:
         raise UserError(f"data.path={pattern} holds no text: no file there that is not empty")
     return found

@@ -47,7 +47,9 @@ def prepare(
     for split in SPLITS:
         path = folder / f"{split}.bin"
         if not path.is_file():
-            raise UserError(f"data.path={folder} has no {path.name}")
+            raise UserError(
+                f"data.path={folder} has no {path.name}: it must hold train.bin and val.bin"
+            )
         stats[split] = [path.stat().st_size, path.stat().st_mtime_ns]
     declared = _declared(folder)
     name = config.get("name", "tokens")
@@ -98,7 +100,9 @@ def _describe(folder: Path, name: str, dtype: str, declared: dict) -> dict:
     # Without a description, the vocabulary is at least what the files use.
     vocab_size = declared.get("vocab_size") or found["largest"] + 1
     if type(vocab_size) is not int:
-        raise UserError(f"{folder / 'meta.json'} has vocab_size {vocab_size!r}, no whole number")
+        raise UserError(
+            f"{folder / 'meta.json'} has vocab_size {vocab_size!r}: it must be a whole number"
+        )
     if (largest := found.pop("largest")) >= vocab_size:
         raise UserError(
             f"the token files in {folder} hold id {largest}, beyond their vocabulary of "

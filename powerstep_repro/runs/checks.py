@@ -45,7 +45,10 @@ def contradiction(final: float, log: pd.DataFrame, steps: float) -> str:
     if not np.isfinite(final):
         return "it has ended, but its summary holds no final validation loss"
     if not 0 <= final < MOST_LOSS:
-        return f"its summary tells of a validation loss of {final:.4g}, which none can be"
+        return (
+            f"its summary tells of a validation loss of {final:.4g}, which must be from 0 to below "
+            f"{MOST_LOSS:,.0f}"
+        )
     logged = log[log["val_loss"].notna() & (log["step"] >= steps)]
     if len(logged) and not abs(float(logged["val_loss"].iloc[-1]) - final) <= LOSS_TOLERANCE:
         there = float(logged["val_loss"].iloc[-1])

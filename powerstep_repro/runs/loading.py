@@ -339,6 +339,7 @@ def _refuse_small_states(loaded: Loaded) -> None:
         told = runs.at[run, "optimizer_state_bytes"]
         loaded.problem(
             f"{run}: its summary tells of {told:,.0f} bytes of optimizer state for "
-            f"{runs.at[run, 'n_params']:,.0f} parameters, which none can be: left out"
+            f"{runs.at[run, 'n_params']:,.0f} parameters, which need at least {least[run]:,.0f}: "
+            "left out"
         )
         loaded.runs.at[run, "optimizer_state_bytes"] = math.nan

@@ -206,7 +206,10 @@ class Recorder:
         old, new = identity_view(there), identity_view(self.config)
         if canonical(old) != canonical(new):
             differ = ", ".join(differing_keys(old, new))
-            raise UserError(f"{self.run_dir} holds another run; it differs in {differ}")
+            raise UserError(
+                f"{self.run_dir} holds another run, which differs in {differ}: move it away, or "
+                "choose another results_dir"
+            )
 
     def resume(self, step: int) -> None:
         """Make the log one history that ends at ``step``: rows beyond it, doubled and cut go.

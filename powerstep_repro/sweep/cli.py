@@ -117,7 +117,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         if value is not None and value < least:
             raise UserError(f"--{flag.replace('_', '-')} is {value}; it must be at least {least}")
     if args.gpus_per_run == 0 and args.executor == "local":
-        raise UserError("--gpus-per-run is 0; on this machine, device=cpu leaves GPUs alone")
+        raise UserError(
+            "--gpus-per-run is 0; on this machine it must be at least 1, and device=cpu leaves "
+            "GPUs alone"
+        )
     return args
 
 

@@ -116,8 +116,8 @@ def make_workers(
     gpus = visible_gpus(environ) if use_gpus else ()
     if gpus_per_run > 1 and len(gpus) < gpus_per_run:
         raise UserError(
-            f"--gpus-per-run is {gpus_per_run}, but {len(gpus)} GPUs can be used here; "
-            f"give at most that many"
+            f"--gpus-per-run is {gpus_per_run}, but {len(gpus)} GPUs can be used here: it must be "
+            f"{'1' if len(gpus) < 2 else f'from 1 to {len(gpus)}'}"
         )
     own_threads = int(environ.get("OMP_NUM_THREADS") or 0)
     if gpus:

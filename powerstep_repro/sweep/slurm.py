@@ -175,7 +175,7 @@ def executor(
     for item in extra:
         key, found, value = item.partition("=")
         if not found or not key:
-            raise UserError(f"--slurm {item!r} is not of the form key=value")
+            raise UserError(f"--slurm {item!r} is not of the form key=value, e.g. mem=64GB")
         (parameters if key in known else other)[key] = _number(value)
     out = submitit.SlurmExecutor(folder, max_num_timeout=TIMEOUTS)
     out.update_parameters(**parameters, additional_parameters=other)

@@ -57,6 +57,20 @@ def test_a_mistake_is_one_sentence_that_names_it(override, words):
         assert word in sentence
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed=range(3,3)", "gives no value: write seed=A,B or a range"),
+        ("lr=interval(1,2)", "is no list of values to run through: write lr=A,B"),
+        ("optimizer=glob(x*)", "matches none of adams, "),
+        ("lr=glob(x*)", "matches nothing: it goes with a group alone"),
+    ],
+)
+def test_values_that_nothing_runs_through_are_refused_with_what_is_allowed(override, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        axes([override])
+
+
 def test_a_pair_of_betas_is_checked_element_by_element():
     with pytest.raises(
         UserError, match=r"optimizer.betas must be a list of two numbers in \[0, 1\)"

@@ -80,7 +80,7 @@ def test_an_unknown_sweep_is_answered_with_the_nearest():
         ("", "list 'runs'"),
         ("runs: 3", "list 'runs'"),
         ("runs: []", "is empty"),
-        ("runs: [{grid: {lr: []}}]", "'lr' has no values"),
+        ("runs: [{grid: {lr: []}}]", "'lr' needs at least one value"),
         ("runs: [{grid: {0: [1]}}]", "key 0 is no name"),
         ("runs: [{grid:{0}}]", "is no name"),
         ("runs: [{grids: {lr: [1]}}]", "every entry of 'runs'"),

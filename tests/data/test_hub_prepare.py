@@ -140,7 +140,10 @@ def test_a_place_of_its_own(command, tmp_path, jsonl):
         (["text_column=other"], "holds .* which is no text"),
         (["split=elsewhere"], 'Unknown split "elsewhere"'),
         (["streaming=true", "val_documents=null"], "streaming=true needs val_split=NAME"),
-        (["val_documents=100000"], "val_documents=100000 leaves nothing of 203 documents"),
+        (
+            ["val_documents=100000"],
+            "val_documents=100000 leaves nothing of 203 documents: it must be",
+        ),
         (["workers=0"], "data.workers must be a whole number from 1"),
         (["max_tokens=0"], "data.max_tokens must be a whole number from 1"),
         (["id=parquet", "data_files=/no/such/*.parquet"], "matches no file"),

@@ -101,7 +101,7 @@ def test_bad_text_ends_in_a_sentence_and_leaves_nothing(tmp_path, content, sente
     ("options", "sentence"),
     [
         ({"path": None}, "needs data.path"),
-        ({"path": "/no/such/place"}, "data.path=/no/such/place does not exist"),
+        ({"path": "/no/such/place"}, "data.path=/no/such/place does not exist: it must be a text"),
         ({"path": "/no/such/*"}, r"data.path=/no/such/\* holds no text"),
         ({"kind": "nonsense"}, "data.kind='nonsense' is not one of"),
     ],

@@ -100,7 +100,7 @@ def test_bad_files_end_in_a_sentence(folder, tmp_path):
     (folder / "train.bin").write_bytes(b"")
     refused("train.bin has 0 bytes")
     (folder / "val.bin").unlink()
-    refused("has no val.bin")
+    refused("has no val.bin: it must hold train.bin and val.bin")
     (folder / "meta.json").write_text("{cut")
     (folder / "val.bin").write_bytes(b"ab")
     refused("meta.json cannot be read")

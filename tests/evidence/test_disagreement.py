@@ -68,7 +68,7 @@ def test_windows_of_another_evaluation_are_left_out(world, caplog):
     ("told", "said"),
     [
         (3.0, "tells of a final validation loss of 3.0000, its log of 3.7960"),
-        (-5, "tells of a validation loss of -5, which none can be"),
+        (-5, "tells of a validation loss of -5, which must be from 0 to below 1,000"),
         (float("nan"), "holds no final validation loss"),
         ("3.796", "holds no final validation loss"),
         (None, "holds no final validation loss"),

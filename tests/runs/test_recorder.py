@@ -175,7 +175,7 @@ def test_another_runs_directory_is_refused_with_the_keys_that_differ(made, folde
     with Recorder(folder, made) as recorder:
         recorder.finish("interrupted")
     other = config("seed=2", "lr=5e-4")
-    with pytest.raises(UserError, match="differs in lr, seed"):
+    with pytest.raises(UserError, match="differs in lr, seed: move it away"):
         Recorder(folder, other).__enter__()
     assert not is_locked(folder)
     with Recorder(folder, {**made, "results_dir": "moved"}) as recorder:  # the same run elsewhere

@@ -147,7 +147,7 @@ def test_the_plan_shows_what_is_there_and_what_it_will_take(world, tmp_path, cap
         (["smal"], "did you mean 'small'"),
         (["beta", "optimizer.bta=1"], "optimizer.beta"),
         (["beta", "--workers", "0"], "--workers is 0; it must be at least 1"),
-        (["beta", "--gpus-per-run", "0"], "device=cpu"),
+        (["beta", "--gpus-per-run", "0"], "must be at least 1, and device=cpu"),
         (["beta", "--retries", "-1"], "--retries is -1"),
     ],
 )

@@ -49,8 +49,10 @@ def test_gpus_are_handed_out_once_each():
 
 def test_asking_for_more_gpus_than_there_are_is_refused():
     environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
-    with pytest.raises(UserError, match="--gpus-per-run is 4, but 2 GPUs"):
+    with pytest.raises(UserError, match="but 2 GPUs can be used here: it must be from 1 to 2"):
         make_workers(1, gpus_per_run=4, environ=environ)
+    with pytest.raises(UserError, match=r"--gpus-per-run is 2, but 0 GPUs .*: it must be 1$"):
+        make_workers(1, gpus_per_run=2, use_gpus=False)
     with pytest.raises(UserError, match="at most 2 workers"):
         make_workers(5, workers=3, environ=environ)
 
