@@ -32,7 +32,7 @@ def tuned_cells(evidence: Evidence) -> dict[str, tuple[BestRate | None, Cell, li
 
     Returns:
         By optimizer (and code): the choice, its cell (the first of the grid if nothing ended),
-        and all cells that were run.
+        and all cells that were run, by rate.
     """
     by_name: dict[str, dict[float, Cell]] = {}
     for sweep in RATE_SWEEPS:
@@ -45,7 +45,7 @@ def tuned_cells(evidence: Evidence) -> dict[str, tuple[BestRate | None, Cell, li
         # Where nothing ended: a cell that can say what became of it, if there is one.
         known = (cell for cell in cells.values() if cell.outcome.status != NOT_RUN)
         shown = cells[best.lr] if best else next(known, next(iter(cells.values())))
-        chosen[name] = (best, shown, [cell for cell in cells.values() if cell.outcome.n])
+        chosen[name] = (best, shown, [cell for _, cell in sorted(cells.items()) if cell.outcome.n])
     return chosen
 
 
@@ -78,7 +78,7 @@ def lr_tuned(evidence: Evidence) -> Table:
         [
             "Optimizer",
             "Best lr",
-            "Rates run",
+            "Validation loss at each rate run",
             "Best is on the edge",
             "Validation loss",
             "Gap to AdamW at its best",
@@ -89,7 +89,7 @@ def lr_tuned(evidence: Evidence) -> Table:
     )
     evident = evidence.profile != "tiny"
     winner = clear_best(cells) if evident else None
-    for name, (best, cell, _ran) in tuned.items():
+    for name, (best, cell, ran) in tuned.items():
         is_reference = name == "adamw"
         gap = gap_of(cell, reference)
         verdict = NO_CLAIM
@@ -107,7 +107,9 @@ def lr_tuned(evidence: Evidence) -> Table:
         gap_text = "reference" if is_reference else gap_words(gap)
         shown = verdict if evident else NO_VERDICT
         entry = Entry(words, cell is winner)
-        table.add(variant_label(cell), lr, rates, edge, entry, gap_text, steps, shown)
+        by_rate = [f"{rate_label(c.config['lr'])}: {c.outcome.words()}" for c in ran]
+        losses = ", ".join(by_rate) if best else why_not
+        table.add(variant_label(cell), lr, losses, edge, entry, gap_text, steps, shown)
         table.long.append(
             {
                 "model": cell.model,

@@ -12,6 +12,7 @@ from scipy import stats
 
 from powerstep_repro import paper
 from powerstep_repro.evidence import Evidence, size_label
+from powerstep_repro.report.document import document
 from powerstep_repro.tables.catalogue import CATALOGUE, build
 from powerstep_repro.tables.model import LONG, Table, signed
 from powerstep_repro.tables.render import comma_separated, latex, markdown, tex, write
@@ -299,6 +300,57 @@ def test_a_diverged_rate_never_wins(world):
     tuned(world, "adamw", {1.2e-3: (None,)}, diverged_at=100)
     row = row_of("lr_tuned", world, optimizer="adamw")
     assert (row["lr"], row["rates"], row["edge"]) == ("6e-4", "6e-4, 1.2e-3", "lowest")
+
+
+def test_a_rate_beyond_the_edge_is_counted_shown_and_may_win(world):
+    """With no override of lr: the files of the sweeps name these rates."""
+    for optimizer, losses in {
+        "adamw": {1.2e-3: 4.0, 2.4e-3: 3.9, 4.8e-3: 4.1},
+        "signsgd": {2.5e-5: 4.4, 5e-5: 4.3, 1e-4: 4.5, 4e-4: 4.2},
+        "powerstep": {7.5e-5: 3.9, 1.5e-4: 4.0, 3e-4: 4.2},
+    }.items():
+        for lr, loss in losses.items():
+            world.add("lr_tuned", {"optimizer": optimizer, "lr": lr}, losses=(loss,))
+    table, rows = rows_of("lr_tuned", world)
+    rows = {row["optimizer"]: (row["lr"], row["edge"]) for row in rows}
+    assert rows["adamw"] == ("2.4e-3", "no")
+    assert rows["signsgd"] == ("4e-4", "highest")
+    assert rows["powerstep"] == ("7.5e-5", "lowest")
+    shown = {row[0].text: row[2].text for row in table.rows}
+    assert shown["AdamW"] == "1.2e-3: 4.000, 2.4e-3: 3.900, 4.8e-3: 4.100"
+    assert shown["SignSGD"] == "2.5e-5: 4.400, 5e-5: 4.300, 1e-4: 4.500, 4e-4: 4.200"
+    assert shown["PowerStep"] == "7.5e-5: 3.900, 1.5e-4: 4.000, 3e-4: 4.200"
+
+
+def test_further_seeds_at_the_best_rates_give_a_mean_an_interval_and_their_number(world):
+    """Seed 1337 is of ``lr_tuned``, two more of ``seeds``; the other rates have one seed."""
+    best = {"adamw": (1.2e-3, (3.90, 3.92, 3.91)), "powerstep": (3e-4, (3.905, 3.926, 3.914))}
+    for optimizer, (lr, losses) in best.items():
+        where = GPT2 | {"optimizer": optimizer}
+        for rate in (lr / 2, 2 * lr):
+            world.add("lr_tuned", where | {"lr": rate}, losses=(4.0,), first_seed=1337)
+        world.add("lr_tuned", where | {"lr": lr}, losses=losses[:1], first_seed=1337)
+        for seed, loss in zip((1338, 1339), losses[1:], strict=True):
+            world.add("seeds", where | {"seed": seed}, losses=(loss,), first_seed=seed)
+    evidence = Evidence(world.results, "h100")
+    table = build("lr_tuned", evidence)
+    rows = {row["optimizer"]: row for row in table.long}
+    adamw, powerstep = rows["adamw"], rows["powerstep"]
+    assert (adamw["lr"], adamw["edge"], adamw["n"]) == ("1.2e-3", "no", 3)
+    assert (powerstep["lr"], powerstep["edge"], powerstep["n"]) == ("3e-4", "no", 3)
+    assert float(adamw["ours"]) == pytest.approx(3.91)
+    assert float(powerstep["ours"]) == pytest.approx(3.915)
+    assert float(powerstep["our_gap"]) == pytest.approx(0.005)
+    assert -0.028 < float(powerstep["ci_low"]) < 0.004  # the gaps are 0.005, 0.006, 0.004
+    assert 0.006 < float(powerstep["ci_high"]) < 0.028
+    assert powerstep["verdict"] == "reproduced"
+    texts = {row[0].text: [entry.text for entry in row] for row in table.rows}
+    assert "3.910 (n=3)" in texts["AdamW"]
+    assert "3.915 (n=3)" in texts["PowerStep"]
+    assert table.subtitle.endswith(", n = 3.")
+    text = document(evidence)
+    assert "AdamW 3.910 at 1.2e-3 (n=3); PowerStep 3.915 at 3e-4 (n=3, gap +0.005 [" in text
+    assert "at 3e-4 against 1.2e-3: gap +0.005 [" in text
 
 
 def test_cost_is_measured_per_device(world):
