@@ -14,7 +14,7 @@ BLOCK = 16384
 WARPS = 16
 # What is left of a row goes in small blocks: a masked element costs as much arithmetic as another,
 # and of GPT-2's 50304 classes a fourth block of 16384 would mask all but 1152.
-TAIL = 1024
+TAIL = 2048
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -31,28 +31,30 @@ def _take_in(x, largest, total):
 
 @triton.jit
 def _loss_and_gradient(
-    logits, targets, losses, n_classes, scale, BLOCK: tl.constexpr, TAIL: tl.constexpr
-):
+    logits, targets, losses, scale,
+    CLASSES: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
     """Write a row's loss; replace its logits by ``scale * (softmax - one_hot)``.
 
     Arithmetic limits it as much as memory does: powers of two instead of e, the scale as a shift
     of the exponent, and the target's one subtracted where it is, not looked for in every element.
+    ``CLASSES`` is known when it is compiled, and with it how the rows are aligned.
     """
     row = tl.program_id(0).to(tl.int64)
-    logits += row * n_classes
-    tail = n_classes // BLOCK * BLOCK
+    logits += row * CLASSES
+    tail: tl.constexpr = CLASSES // BLOCK * BLOCK
     block, part = tl.arange(0, BLOCK), tl.arange(0, TAIL)
     largest = tl.full((), float("-inf"), tl.float32)
     total = tl.zeros((), tl.float32)
     for start in range(0, tail, BLOCK):
         largest, total = _take_in(tl.load(logits + start + block), largest, total)
-    for start in range(tail, n_classes, TAIL):
+    for start in range(tail, CLASSES, TAIL):
         at = start + part
-        x = tl.load(logits + at, mask=at < n_classes, other=float("-inf"))
+        x = tl.load(logits + at, mask=at < CLASSES, other=float("-inf"))
         largest, total = _take_in(x, largest, total)
 
     target = tl.load(targets + row)
-    known = (target >= 0) & (target < n_classes)
+    known = (target >= 0) & (target < CLASSES)
     picked = tl.load(logits + target, mask=known, other=float("nan")).to(tl.float32)
     log_total = largest + tl.log(total)
     tl.store(losses + row, log_total - picked)
@@ -62,11 +64,11 @@ def _loss_and_gradient(
         x = tl.load(logits + start + block).to(tl.float32)
         gradient = tl.exp2(x * LOG2_E - shift)
         tl.store(logits + start + block, gradient.to(logits.dtype.element_ty))
-    for start in range(tail, n_classes, TAIL):
+    for start in range(tail, CLASSES, TAIL):
         at = start + part
-        x = tl.load(logits + at, mask=at < n_classes, other=float("-inf")).to(tl.float32)
+        x = tl.load(logits + at, mask=at < CLASSES, other=float("-inf")).to(tl.float32)
         gradient = tl.exp2(x * LOG2_E - shift).to(logits.dtype.element_ty)
-        tl.store(logits + at, gradient, mask=at < n_classes)
+        tl.store(logits + at, gradient, mask=at < CLASSES)
     tl.debug_barrier()
     gradient = (tl.exp(picked - log_total) - 1.0) * scale
     tl.store(logits + target, gradient.to(logits.dtype.element_ty), mask=known)
@@ -86,8 +88,9 @@ class LinearCrossEntropy(torch.autograd.Function):
         n, n_classes = logits.shape
         losses = torch.empty(n, dtype=torch.float32, device=logits.device)
         _loss_and_gradient[(n,)](
-            logits, targets, losses, n_classes, 1.0 / n, BLOCK=BLOCK, TAIL=TAIL, num_warps=WARPS
-        )
+            logits, targets, losses, 1.0 / n,
+            CLASSES=n_classes, BLOCK=BLOCK, TAIL=TAIL, num_warps=WARPS,
+        )  # fmt: skip
         # As the product saw them; autocast is off in the backward pass.
         ctx.save_for_backward(hidden.to(logits.dtype), weight.to(logits.dtype), logits)
         ctx.dtypes = hidden.dtype, weight.dtype

@@ -42,13 +42,18 @@ if __name__ == "__main__":
         (
             "cross_entropy",
             cross_entropy._loss_and_gradient,
-            {"BLOCK": cross_entropy.BLOCK, "TAIL": cross_entropy.TAIL},
+            {"CLASSES": 50304, "BLOCK": cross_entropy.BLOCK, "TAIL": cross_entropy.TAIL},
             cross_entropy.WARPS,
         ),
         ("forward", norm._forward, {"ROWS": norm.FORWARD[0], "BLOCK": 1024}, norm.FORWARD[1]),
         ("backward", norm._backward, {"ROWS": norm.BACKWARD[0], "BLOCK": 1024}, norm.BACKWARD[1]),
-        ("gelu", activation._forward, {"BLOCK": activation.BLOCK}, activation.WARPS),
-        ("gelu_backward", activation._backward, {"BLOCK": activation.BLOCK}, activation.WARPS),
+        ("gelu", activation._forward, {"BLOCK": activation.FORWARD[0]}, activation.FORWARD[1]),
+        (
+            "gelu_backward",
+            activation._backward,
+            {"BLOCK": activation.BACKWARD[0]},
+            activation.BACKWARD[1],
+        ),
     ):
         compiled = compile_kernel(kernel, constants, warps)
         ptx = compiled.asm["ptx"]
