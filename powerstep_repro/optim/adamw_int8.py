@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from powerstep_repro.optim.base import BlockwiseOptimizer, local, step_counter
+from powerstep_repro.optim.base import local, step_counter
+from powerstep_repro.optim.blockwise import BlockwiseOptimizer
 from powerstep_repro.optim.functional import bias_correction, descend
 from powerstep_repro.optim.fused import Moment, fused_step
 from powerstep_repro.optim.quantize import (

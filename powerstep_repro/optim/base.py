@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from powerstep_repro.optim import compiled
 from powerstep_repro.optim.fused import available as fused_available
 from powerstep_repro.optim.rules import Choice, Interval, LearningRate
 from powerstep_repro.optim.shielding import Shielded, map_tensors, unshielded
@@ -47,9 +48,11 @@ class BaseOptimizer(torch.optim.Optimizer):
       float64 ones; quantized state has float32 scales.
     - A parameter's state is made at its first gradient, with a step counter of its own.
     - A parameter listed twice in a group (tied weights) is stepped once.
-    - Fused, it works under ``torch.amp.GradScaler`` without a host sync: gradients are divided by
-      the attribute ``grad_scale``, and a step at which ``found_inf`` is not 0 changes nothing,
-      counters included. Other implementations refuse ``found_inf``.
+    - ``fused`` is a kernel on a GPU and a loop compiled at the first step on the CPU;
+      ``auto`` takes the kernel where there is one, else ``foreach``: it never compiles.
+    - A fused kernel works under ``torch.amp.GradScaler`` without a host sync: gradients are divided
+      by the attribute ``grad_scale``, and a step at which ``found_inf`` is not 0 changes nothing,
+      counters included. Other steps refuse ``found_inf``.
     - ``load_state_dict`` keeps dtype and bits of the state. Hyperparameters come from the
       checkpoint, as in torch; one that the checkpoint does not know keeps its present value.
       ``implementation`` is no property of the run: the present one stays.
@@ -125,7 +128,7 @@ class BaseOptimizer(torch.optim.Optimizer):
 
         Raises:
             ValueError: A sparse or complex gradient, or ``found_inf`` for a step that is not
-                fused; no parameter has been changed then.
+                a fused kernel's; no parameter has been changed then.
         """
         loss = None
         if closure is not None:
@@ -147,7 +150,7 @@ class BaseOptimizer(torch.optim.Optimizer):
                 raise ValueError(
                     f"found_inf is set, but {type(self).__name__} with implementation="
                     f"{group['implementation']!r} takes {implementation} steps here, and only a "
-                    "fused one can be left out by a flag on the device"
+                    "fused kernel's can be left out by a flag on the device"
                 )
         for group, params, implementation in work:
             states = [self.state[p] for p in params]
@@ -225,8 +228,11 @@ class BaseOptimizer(torch.optim.Optimizer):
             {k: t if k == "step" else t.view(-1) for k, t in zip(by_name, parts, strict=True)}
             for parts in zip(*by_name.values(), strict=True)
         ]
+        flat = flat_params, flat_grads, flat_states
+        if implementation == "compiled":
+            flat = compiled.step(self.foreach_update, *flat, dtype, grad_factor, hyper)
         limit = None if implementation == "reference" else _bundle_limit(params[0].device)
-        for ps, gs, parts in self._bundles(group, flat_params, flat_grads, flat_states, limit):
+        for ps, gs, parts in self._bundles(group, *flat, limit):
             working = [p.to(dtype) for p in ps]  # the tensors themselves, unless of low precision
             gs = [g.to(dtype) for g in gs]
             if grad_factor is not None:
@@ -253,14 +259,21 @@ class BaseOptimizer(torch.optim.Optimizer):
         fused = self.fused_update is not None and fused_available(
             device, dtype, group.get("block_size", 128)
         )
-        if wanted == "fused" and not fused:
-            of = f" with block_size={group['block_size']}" if "block_size" in group else ""
-            raise ValueError(
-                f"implementation='fused' is not available for {type(self).__name__}{of} and "
-                f"{dtype} arithmetic on {device}; use auto, foreach or reference"
-            )
-        # On the CPU a fused step is interpreted: for tests, on demand.
-        return "fused" if fused and (wanted == "fused" or device.type != "cpu") else "foreach"
+        if wanted == "auto":  # on the CPU nothing is interpreted or compiled unasked
+            return "fused" if fused and device.type != "cpu" else "foreach"
+        if fused:
+            return "fused"
+        of = f" with block_size={group['block_size']}" if "block_size" in group else ""
+        needs = ""
+        # Compiled, a quantized step would be slower than its list form.
+        if device.type == "cpu" and self.fused_update and self.foreach_update and not of:
+            if compiled.available():
+                return "compiled"
+            needs = ", where it needs a C++ compiler" if compiled.compiler() is None else ""
+        raise ValueError(
+            f"implementation='fused' is not available for {type(self).__name__}{of} and "
+            f"{dtype} arithmetic on {device}{needs}; use auto, foreach or reference"
+        )
 
     def _bundles(
         self,
@@ -341,22 +354,6 @@ class BaseOptimizer(torch.optim.Optimizer):
                     loaded.setdefault(key, value)
                 loaded["implementation"] = present["implementation"]
         super().__setstate__(state)
-
-
-class BlockwiseOptimizer(BaseOptimizer):
-    """An optimizer with quantized state: ``NAME_codes`` per element, ``NAME_scales`` per block.
-
-    Blocks run over a parameter's elements in their logical order, whatever its strides; of a
-    sharded parameter (DTensor), over the local shard, and its state is a plain local tensor.
-    """
-
-    def cut_state(
-        self, state: dict[str, Tensor], start: int, length: int, group: dict[str, Any]
-    ) -> dict[str, Tensor]:
-        """Return the part of a flat state that goes with ``length`` elements from ``start``."""
-        first, count = start // group["block_size"], -(-length // group["block_size"])
-        scales = {k: s[first : first + count] for k, s in state.items() if k.endswith("_scales")}
-        return super().cut_state(state, start, length, group) | scales
 
 
 def zeros_like_state(p: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from powerstep_repro.optim.base import BlockwiseOptimizer, local
+from powerstep_repro.optim.base import local
+from powerstep_repro.optim.blockwise import BlockwiseOptimizer
 from powerstep_repro.optim.functional import descend, signed_power
 from powerstep_repro.optim.fused import Moment, fused_step
 from powerstep_repro.optim.quantize import (

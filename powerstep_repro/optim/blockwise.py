@@ -1,0 +1,23 @@
+"""What optimizers with quantized state have in common."""
+
+from typing import Any
+
+from torch import Tensor
+
+from powerstep_repro.optim.base import BaseOptimizer
+
+
+class BlockwiseOptimizer(BaseOptimizer):
+    """An optimizer with quantized state: ``NAME_codes`` per element, ``NAME_scales`` per block.
+
+    Blocks run over a parameter's elements in their logical order, whatever its strides; of a
+    sharded parameter (DTensor), over the local shard, and its state is a plain local tensor.
+    """
+
+    def cut_state(
+        self, state: dict[str, Tensor], start: int, length: int, group: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        """Return the part of a flat state that goes with ``length`` elements from ``start``."""
+        first, count = start // group["block_size"], -(-length // group["block_size"])
+        scales = {k: s[first : first + count] for k, s in state.items() if k.endswith("_scales")}
+        return super().cut_state(state, start, length, group) | scales
