@@ -91,6 +91,13 @@ def test_peers_take_part_where_installed(monkeypatch):
     assert made[-1] == {"master_weight_bits": None}
 
 
+def test_fused_steps_take_part_without_kernels():
+    """On a CPU they are compiled; where there is no compiler, their rows say so."""
+    labels = [row.label for row in contenders.contenders(CPU, False, None)]
+    names = ("adamw", "powerstep", "signsgd", "pbsgdm", "adams")
+    assert [label for label in labels if "fused" in label] == [f"{name} (fused)" for name in names]
+
+
 def test_released_optimizers_from_a_clone(tmp_path):
     with pytest.raises(UserError, match=r"no nanoGPT/optim\.py"):
         contenders.contenders(CPU, False, tmp_path)
