@@ -4,6 +4,9 @@
 ``linear_cross_entropy`` is the output layer with its loss. On CUDA, where Triton is installed, they
 are kernels that move each element as seldom as possible; elsewhere they are the same sums in plain
 torch. Importing this package does not import Triton.
+
+No kernel takes a float as an argument: in a compiled graph it would be one of 64 bits, and all
+arithmetic that it enters with it.
 """
 
 import importlib.util

@@ -17,8 +17,8 @@ PROGRAMS = 1024
 
 @triton.jit
 def _forward(
-    residual, branch, weight, added, normed, means, scales, n_rows, width, eps,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    residual, branch, weight, added, normed, means, scales, n_rows, width,
+    EPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
@@ -32,7 +32,7 @@ def _forward(
     x = stored.to(tl.float32)  # the norm sees what the stream holds
     mean = tl.sum(x, 1) / width
     centred = tl.where(within, x - mean[:, None], 0.0)
-    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / width + eps)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / width + EPS)
     w = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)
     y = centred * scale[:, None] * w[None, :]
     tl.store(normed + at, y.to(normed.dtype.element_ty), mask=mask)
@@ -89,8 +89,8 @@ class AddNorm(torch.autograd.Function):
         scales = torch.empty_like(means)
         rows, warps = FORWARD
         _forward[(triton.cdiv(n_rows, rows),)](
-            residual, branch, weight, added, normed, means, scales, n_rows, width, eps,
-            ROWS=rows, BLOCK=triton.next_power_of_2(width), num_warps=warps,
+            residual, branch, weight, added, normed, means, scales, n_rows, width,
+            EPS=eps, ROWS=rows, BLOCK=triton.next_power_of_2(width), num_warps=warps,
         )  # fmt: skip
         ctx.save_for_backward(added, weight, means, scales)
         return added, normed

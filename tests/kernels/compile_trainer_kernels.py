@@ -20,16 +20,16 @@ POINTERS = {
     "added_grad": "*fp32", "residual_grad": "*fp32", "branch_grad": "*bf16",
     "weight_grads": "*fp32", "x": "*bf16", "y": "*bf16", "y_grad": "*bf16", "x_grad": "*bf16",
 }  # fmt: skip
-FLOATS = ("scale", "eps")
+INTEGERS = ("n_rows", "width", "n")  # a float would come in 64 bits, as compiled graphs pass it
 
 
 def compile_kernel(kernel, constants, warps):
     names = kernel.arg_names
-    types = POINTERS | dict.fromkeys(FLOATS, "fp32") | dict.fromkeys(constants, "constexpr")
-    aligned = [name for name in names if name not in (*FLOATS, *constants)]
+    types = POINTERS | dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(constants, "constexpr")
+    aligned = [name for name in names if name not in constants]
     source = ASTSource(
         fn=kernel,
-        signature={name: types.get(name, "i32") for name in names},
+        signature={name: types.get(name, "fp64") for name in names},
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )
@@ -45,7 +45,12 @@ if __name__ == "__main__":
             {"CLASSES": 50304, "BLOCK": cross_entropy.BLOCK, "TAIL": cross_entropy.TAIL},
             cross_entropy.WARPS,
         ),
-        ("forward", norm._forward, {"ROWS": norm.FORWARD[0], "BLOCK": 1024}, norm.FORWARD[1]),
+        (
+            "forward",
+            norm._forward,
+            {"EPS": 1e-5, "ROWS": norm.FORWARD[0], "BLOCK": 1024},
+            norm.FORWARD[1],
+        ),
         ("backward", norm._backward, {"ROWS": norm.BACKWARD[0], "BLOCK": 1024}, norm.BACKWARD[1]),
         ("gelu", activation._forward, {"BLOCK": activation.FORWARD[0]}, activation.FORWARD[1]),
         (
@@ -60,6 +65,7 @@ if __name__ == "__main__":
         report[name] = {
             "loads": len(re.findall(r"\bld\.global\S*\.v[24]\.", ptx)),
             "stores": len(re.findall(r"\bst\.global\S*\.v[24]\.", ptx)),
+            "doubles": len(re.findall(r"\.f64\b", ptx)),
             "local": len(re.findall(r"\b(?:ld|st)\.local", ptx)),
             "cubin": len(compiled.asm["cubin"]),
         }

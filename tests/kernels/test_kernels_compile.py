@@ -1,6 +1,7 @@
 """The trainer's kernels compile for a GPU, on machines without one, to vector accesses.
 
-Guards: features that only the interpreter has; scalar accesses; spilled registers.
+Guards: features that only the interpreter has; scalar accesses; spilled registers; arithmetic in
+64 bits, which a float argument brings into a kernel of a compiled graph.
 """
 
 import json
@@ -26,5 +27,6 @@ def test_they_compile_to_vector_accesses(tmp_path):
     for name, found in report.items():
         assert found["cubin"] > 0, name
         assert found["local"] == 0, name
+        assert found["doubles"] == 0, name
         assert found["loads"] >= 2, name
         assert found["stores"] >= 1, name
