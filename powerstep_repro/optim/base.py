@@ -213,7 +213,8 @@ class BaseOptimizer(torch.optim.Optimizer):
             found_inf = found_inf.to(params[0].device, non_blocking=True).reshape(()).float()
             hyper["found_inf"] = found_inf
         if "step" in by_name:
-            counted = 1 if found_inf is None else (found_inf == 0).float()
+            # One addend a counter: a single tensor for all would be read by the host.
+            counted = 1 if found_inf is None else [(found_inf == 0).float()] * len(params)
             torch._foreach_add_(by_name["step"], counted)
         if implementation == "fused":
             if grad_factor is not None:

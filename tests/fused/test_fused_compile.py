@@ -53,4 +53,4 @@ def test_layouts_agree(report):
     """fp32 state needs no exchange between threads; codes only that of a scale a block."""
     assert report["powerstep"]["barriers"] == 0
     assert report["int8 dynamic"]["barriers"] <= 4
-    assert report["adamw dynamic"]["barriers"] <= 12
+    assert report["adamw dynamic"]["barriers"] <= 13  # 12 from Triton 3.9 on
