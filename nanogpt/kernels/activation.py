@@ -33,7 +33,7 @@ def _normal(x):
 
 
 @triton.jit
-def _forward(x, y, n, BLOCK: tl.constexpr):
+def _gelu(x, y, n, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(x + at, mask=at < n, other=0.0).to(tl.float32)
     below, _ = _normal(v)
@@ -41,7 +41,7 @@ def _forward(x, y, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _backward(y_grad, x, x_grad, n, BLOCK: tl.constexpr):
+def _gelu_backward(y_grad, x, x_grad, n, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(x + at, mask=at < n, other=0.0).to(tl.float32)
     above = tl.load(y_grad + at, mask=at < n, other=0.0).to(tl.float32)
@@ -59,7 +59,7 @@ class Gelu(torch.autograd.Function):
         y = torch.empty_like(x)
         n = x.numel()
         block, warps = FORWARD
-        _forward[(triton.cdiv(n, block),)](x, y, n, BLOCK=block, num_warps=warps)
+        _gelu[(triton.cdiv(n, block),)](x, y, n, BLOCK=block, num_warps=warps)
         ctx.save_for_backward(x)
         return y
 
@@ -69,5 +69,5 @@ class Gelu(torch.autograd.Function):
         y_grad, x_grad = y_grad.contiguous(), torch.empty_like(x)
         n = x.numel()
         block, warps = BACKWARD
-        _backward[(triton.cdiv(n, block),)](y_grad, x, x_grad, n, BLOCK=block, num_warps=warps)
+        _gelu_backward[(triton.cdiv(n, block),)](y_grad, x, x_grad, n, BLOCK=block, num_warps=warps)
         return x_grad

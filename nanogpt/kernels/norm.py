@@ -16,7 +16,7 @@ PROGRAMS = 1024
 
 
 @triton.jit
-def _forward(
+def _add_norm(
     residual, branch, weight, added, normed, means, scales, n_rows, width,
     EPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -41,7 +41,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _add_norm_backward(
     normed_grad, added_grad, added, weight, means, scales, residual_grad, branch_grad, weight_grads,
     n_rows, width, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -88,7 +88,7 @@ class AddNorm(torch.autograd.Function):
         means = torch.empty(n_rows, dtype=torch.float32, device=residual.device)
         scales = torch.empty_like(means)
         rows, warps = FORWARD
-        _forward[(triton.cdiv(n_rows, rows),)](
+        _add_norm[(triton.cdiv(n_rows, rows),)](
             residual, branch, weight, added, normed, means, scales, n_rows, width,
             EPS=eps, ROWS=rows, BLOCK=triton.next_power_of_2(width), num_warps=warps,
         )  # fmt: skip
@@ -106,7 +106,7 @@ class AddNorm(torch.autograd.Function):
         residual_grad, branch_grad = torch.empty_like(added), torch.empty_like(normed_grad)
         weight_grads = torch.empty(PROGRAMS, width, dtype=torch.float32, device=added.device)
         rows, warps = BACKWARD
-        _backward[(PROGRAMS,)](
+        _add_norm_backward[(PROGRAMS,)](
             normed_grad, added_grad, added, weight, means, scales,
             residual_grad, branch_grad, weight_grads, n_rows, width,
             ROWS=rows, BLOCK=triton.next_power_of_2(width), num_warps=warps,
