@@ -21,6 +21,7 @@ from concurrent.futures import (
     wait,
 )
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import connection
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,8 @@ import numpy as np
 from nanogpt.data import DTYPES
 from powerstep_repro.data.tokenizers import Tokenizer, dtype
 from powerstep_repro.errors import UserError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Report = Callable[[str, int, int, int | None], None]
 """Called with the split, its documents and tokens done so far, and its documents in all."""
@@ -191,9 +194,10 @@ class Pool:
         """Hand a call to a worker."""
         # It may start a process. A signal's exception in the middle of that would leave a child
         # with half of its instructions; the child takes over the mask.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
-            return self.executor.submit(function, *arguments)
+            with _signals_later():
+                return self.executor.submit(function, *arguments)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -212,6 +216,27 @@ class Pool:
                 "a worker process died, most likely for want of memory; run again with fewer "
                 f"workers than {self.workers} (finished shards are kept)"
             ) from None
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Put off what signals do until the end of the block.
+
+    A mask alone does not: a signal to the process reaches any thread that has none, and Python then
+    runs the handler in the main one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 _tokenizer: Tokenizer

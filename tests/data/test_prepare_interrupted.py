@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nanogpt.data import TokenData
+from powerstep_repro.data.shards import Pool
+from powerstep_repro.data.tokenizers import ByteTokenizer
 
 SHARDS = 120
 
@@ -25,6 +28,47 @@ def test_killed_at_every_act_on_the_file_system(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout.split()[-2]) > 30
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_waits_until_a_worker_has_started(monkeypatch, workers):
+    """Guards a worker that is left with half of its instructions, and says so in a traceback.
+
+    Another thread takes the signal, as any may that has no mask for it; Python runs the handler in
+    the main one all the same.
+    """
+
+    def end(*_):
+        raise Killed
+
+    before = signal.signal(signal.SIGTERM, end)
+    steps = []
+
+    def submit(function):
+        thread = threading.Thread(target=signal.pthread_kill, args=(other.ident, signal.SIGTERM))
+        thread.start()
+        thread.join()
+        time.sleep(0.05)  # handlers run between two instructions of the main thread
+        steps.append("started")
+
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        with Pool(workers, ByteTokenizer()) as pool:
+            monkeypatch.setattr(pool.executor, "submit", submit)
+            with pytest.raises(Killed):
+                pool.submit(int)
+        assert steps == ["started"]
+        assert signal.getsignal(signal.SIGTERM) is end
+        assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        done.set()
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="module")
