@@ -68,7 +68,8 @@ def step(
     # A schedule must not make new loops; in double precision it rounds as a number does.
     hyper = {**hyper, "lr": torch.as_tensor(hyper["lr"], dtype=torch.float64)}
     rest = ([], [], [])
-    with torch._dynamo.config.patch(recompile_limit=LOOPS):
+    # By the name that torch 2.6 has for it too.
+    with torch._dynamo.config.patch(cache_size_limit=LOOPS):
         for p, g, state in zip(ps, gs, states, strict=True):
             if p.numel() < OWN_CALL:
                 for kind, value in zip(rest, (p, g, state), strict=True):
