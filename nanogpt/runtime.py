@@ -144,7 +144,9 @@ class Runtime:
             ids = [self.device.index] if self.device.type == "cuda" else None
             model = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
             self._ranks = model
-        return torch.compile(model) if self.compile else model
+        # For sizes as they are: at most two occur, a micro-batch and what is left of a batch, and
+        # a graph for sizes that vary is a slower one.
+        return torch.compile(model, dynamic=False) if self.compile else model
 
     def sync_gradients(self, on: bool) -> None:
         """Say whether the next forward and backward pass averages gradients over the ranks."""
