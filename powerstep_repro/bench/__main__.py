@@ -1,8 +1,10 @@
 """``python -m powerstep_repro.bench``: step time, memory and tokens a second, side by side."""
 
 import argparse
+import math
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +13,7 @@ from rich.console import Console
 from nanogpt.runtime import PRECISIONS
 from powerstep_repro.bench import output
 from powerstep_repro.bench.optimizers import DTYPES, MODELS, bench_optimizers
+from powerstep_repro.bench.timing import ROUNDS
 from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.optim import names
 
@@ -21,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = _device(options.device)
     cuda = device.type == "cuda"
     models = options.models or (["gpt2_small", "gpt2_medium"] if cuda else ["gpt2_mini"])
+    output.make_folder(options.out)
     console = Console(width=None if Console().is_terminal else 130)
     header = output.header(device)
 
@@ -82,6 +86,35 @@ def _jobs(options: argparse.Namespace, models: Sequence[str], cuda: bool) -> lis
     return jobs
 
 
+def _whole(least: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers from ``least`` on."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is no whole number of at least {least}")
+        return int(text)
+
+    return read
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return seconds
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text} is no regular expression: {error}") from None
+    return text
+
+
 def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -107,9 +140,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dtype", choices=list(DTYPES), default="fp32", help="of parameters and gradients"
     )
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
-    parser.add_argument("--only", metavar="REGEX", help="only optimizers whose label matches")
     parser.add_argument(
-        "--seconds", type=float, default=0.25, help="of each of a contender's three rounds"
+        "--only", type=_pattern, metavar="REGEX", help="only optimizers whose label matches"
+    )
+    parser.add_argument(
+        "--seconds", type=_seconds, default=0.25, help="of each of a contender's three rounds"
     )
     parser.add_argument(
         "--released", type=Path, metavar="DIR", help="a clone of the paper's repository"
@@ -128,10 +163,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument(
         "--precisions", nargs="+", choices=PRECISIONS, help="default: amp_bf16 on a GPU, fp32 else"
     )
-    group.add_argument("--micro-batches", nargs="+", type=int, metavar="N", help="one row each")
+    group.add_argument(
+        "--micro-batches", nargs="+", type=_whole(1), metavar="N", help="one row each"
+    )
     group.add_argument("--nanogpt", type=Path, metavar="DIR", help="a clone of nanoGPT")
-    group.add_argument("--batch", type=int, metavar="N", help="sequences a step (default: 120)")
-    group.add_argument("--steps", type=int, metavar="N", help="steps timed (default: 30 on a GPU)")
+    group.add_argument(
+        "--batch", type=_whole(1), metavar="N", help="sequences a step (default: 120, 8 for Mini)"
+    )
+    group.add_argument(
+        "--steps", type=_whole(ROUNDS), metavar="N", help="steps timed (default: 30, 6 on a CPU)"
+    )
     return parser.parse_args(argv)
 
 

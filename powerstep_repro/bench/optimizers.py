@@ -85,7 +85,10 @@ def bench_optimizers(
     entrants = contenders(device, available(device, DTYPES[dtype]), released)
     fused_adamw, foreach_adamw = YARDSTICKS
     if only:
+        labels = ", ".join(c.label for c in entrants)
         entrants = [c for c in entrants if c.label in YARDSTICKS or re.search(only, c.label)]
+        if not any(re.search(only, c.label) for c in entrants):
+            raise UserError(f"--only {only} matches none of {labels}")
     rows = []
     for model in models:
         tensors = Tensors.of(model, DTYPES[dtype], device)

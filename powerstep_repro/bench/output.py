@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from powerstep_repro.bench.timing import device_name
+from powerstep_repro.errors import UserError
 
 PACKAGES = ("torch", "triton", "bitsandbytes", "torchao", "flashoptim")
 
@@ -31,10 +32,17 @@ def header(device: torch.device) -> dict:
     }
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder of the files before anything is measured; UserError if that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder} is no folder to write to: {error.strerror}") from None
+
+
 def save(results: dict, kind: str, folder: Path) -> Path:
     """Write ``results`` as ``folder/<kind>-<device>.json``."""
     device = re.sub(r"[^a-z0-9]+", "-", results["device"].lower()).strip("-")
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{kind}-{device}.json"
     path.write_text(json.dumps(results, indent=1) + "\n")
     return path

@@ -325,6 +325,10 @@ class Evidence:
         """The sources that were asked for so far."""
         return list(self._sources.values())
 
+    def single_overrides(self) -> list[str]:
+        """Return the overrides that leave a key one value: of several, a setting is none."""
+        return [values[0] for values in axes(self.overrides).values() if len(values) == 1]
+
     def sources_or(self, sweeps: Sequence[str], *stand_in: str) -> list[Source]:
         """Return sweeps' sources, or at ``h100``, if those have more runs, with other overrides.
 

@@ -271,6 +271,8 @@ class BaseOptimizer(torch.optim.Optimizer):
             if compiled.available():
                 return "compiled"
             needs = ", where it needs a C++ compiler" if compiled.compiler() is None else ""
+        elif device.type == "cpu" and of:
+            needs = ", where quantized state has none"
         raise ValueError(
             f"implementation='fused' is not available for {type(self).__name__}{of} and "
             f"{dtype} arithmetic on {device}{needs}; use auto, foreach or reference"

@@ -175,7 +175,8 @@ def _limits(evidence: Evidence) -> str:
             "The paper's batch, context and rates; its number of steps is inferred, its validation "
             "data and seeds are unknown."
         )
-    ours = compose([f"profile={evidence.profile}", "model=gpt2_small", *evidence.overrides])
+    given = ["model=gpt2_small", *evidence.single_overrides()]
+    ours = compose([f"profile={evidence.profile}", *given])
     seen = "which optimizer stays stable can be seen here."
     if _several_rates(evidence):
         seen = (
@@ -338,6 +339,9 @@ def _benchmarks(evidence: Evidence) -> list[str]:
     """The benchmark's files, where ``make bench`` has left any."""
     parts = []
     for benchmark in benchmarks.read(evidence):
+        # One that was run on somebody's laptop says nothing of runs on GPUs.
+        if evidence.profile != "tiny" and " CPU, " in str(benchmark.get("device")):
+            continue
         facts = {
             k: v
             for k, v in benchmark.items()

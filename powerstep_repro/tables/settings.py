@@ -67,7 +67,7 @@ def hyperparameters(evidence: Evidence) -> Table:
 
 
 def _config(evidence: Evidence, model: str) -> dict[str, Any]:
-    return compose([f"profile={evidence.profile}", *evidence.overrides, f"model={model}"])
+    return compose([f"profile={evidence.profile}", *evidence.single_overrides(), f"model={model}"])
 
 
 def _writer(column: str):

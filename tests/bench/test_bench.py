@@ -197,3 +197,21 @@ def test_each_trainer_at_its_best_micro_batch(tmp_path, monkeypatch, capsys):
     rows = json.loads(path.read_text())["rows"]
     assert [row["failed"] for row in rows] == ["out of memory"] * 3
     assert output.times_nanogpt(rows) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--steps", "2"], "--steps: 2 is no whole number of at least 3"),
+        (["--batch", "0"], "--batch: 0 is no whole number of at least 1"),
+        (["--micro-batches", "0"], "--micro-batches: 0 is no whole number of at least 1"),
+        (["--seconds", "nan"], "--seconds: nan is no number of seconds above 0"),
+        (["--only", "("], r"--only: \( is no regular expression"),
+        (["--only", "zzz"], r"--only zzz matches none of adamw \(fused\), "),
+        (["--out", __file__], "is no folder to write to"),
+    ],
+)
+def test_a_bad_number_is_refused_before_anything_is_measured(arguments, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        main(["optimizers", "--out", str(tmp_path), *arguments])
+    assert not list(tmp_path.iterdir())

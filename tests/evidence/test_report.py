@@ -15,7 +15,7 @@ from powerstep_repro.report.__main__ import main as report
 from powerstep_repro.report.document import document
 from powerstep_repro.report.page import html
 from powerstep_repro.report.provenance import device_hours, effects, total_tokens
-from powerstep_repro.tables.catalogue import CATALOGUE
+from powerstep_repro.tables.catalogue import CATALOGUE, build
 
 
 def some_runs(world):
@@ -287,3 +287,22 @@ def test_the_page_in_a_browser_of_390_pixels(page, tmp_path):
     assert found["page"] <= 390
     assert found["pictures"] == found["all"] == 6
     assert found["requests"] == []
+
+
+def test_a_benchmark_of_a_cpu_is_no_evidence_of_runs_on_gpus(world):
+    """What ``make bench`` leaves on a laptop must not change a committed report."""
+    folder = world.results / "bench"
+    folder.mkdir()
+    content = BENCHMARKS["optimizers-nvidia-h100-80gb-hbm3"] | {"device": "x86_64 CPU, 2 threads"}
+    (folder / "optimizers-x86-64-cpu-2-threads.json").write_text(json.dumps(content))
+    assert "measured side by side" not in document(Evidence(world.results, "h100"))
+    assert "measured side by side" in document(Evidence(world.results, "tiny"))
+
+
+@pytest.mark.parametrize("several", ["seed=1,2", "model=gpt2_small,gpt2_medium", "lr=6e-4,1e-3"])
+def test_several_values_of_an_override(world, several):
+    """They choose among runs; a setting takes none of them."""
+    evidence = Evidence(world.results, "h100", [several])
+    assert document(evidence)
+    for name in CATALOGUE:
+        assert build(name, evidence).rows
