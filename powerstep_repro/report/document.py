@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from powerstep_repro.config import compose
 from powerstep_repro.evidence import Evidence, data_label, rate_label
-from powerstep_repro.evidence.cells import FAILED, MIXED, OTHER_DATA, UNFINISHED
 from powerstep_repro.figures.catalogue import CATALOGUE as FIGURES
 from powerstep_repro.paper import (
     ASSUMED,
@@ -18,7 +17,6 @@ from powerstep_repro.paper import (
 )
 from powerstep_repro.paper import FIGURES as PAPER_FIGURES
 from powerstep_repro.report import provenance
-from powerstep_repro.runs.loading import DAMAGED
 from powerstep_repro.tables import benchmarks, catalogue
 from powerstep_repro.tables.beyond import tuned_cells
 from powerstep_repro.tables.compare import gap_of, gap_words
@@ -32,8 +30,6 @@ from powerstep_repro.tables.statistics import (
 )
 from powerstep_repro.tables.verdicts import Judgement
 
-# A part without a result that is there all the same.
-_STATES = (OTHER_DATA, DAMAGED, FAILED, UNFINISHED, MIXED)
 _ORDER = (NOT_REPRODUCED, REPRODUCED, INCONCLUSIVE)
 
 
@@ -244,7 +240,7 @@ def _claim(judgement: Judgement) -> list[str]:
     if judgement.on_paper:
         lines.append(f"- The paper's own numbers: {judgement.on_paper}.")
     not_run = [
-        f"{i.what} ({i.evidence})" if i.evidence in _STATES else i.what
+        f"{i.what} ({i.evidence})" if i.evidence != NOT_RUN else i.what
         for i in judgement.items
         if i.verdict == NOT_RUN
     ]

@@ -158,8 +158,10 @@ def at_full_size(subject: Cell, verdict: str, text: str) -> tuple[str, str]:
 
 
 def _why_not(subject: Cell, reference: Cell | None) -> str:
-    states = [subject.outcome.status] + ([reference.outcome.status] if reference else [])
-    return next((s for s in states if s not in ("finished", "diverged", NOT_RUN)), NOT_RUN)
+    """The state of the subject's runs or, where those are of use, of what they are held against."""
+    if (own := subject.outcome.status) not in ("finished", "diverged") or reference is None:
+        return own
+    return f"{variant_label(reference)}, its reference: {reference.outcome.status}"
 
 
 def _gap_text(subject: Cell, reference: Cell) -> str:

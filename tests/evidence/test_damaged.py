@@ -257,3 +257,17 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(world, command):
     with pytest.raises(ValueError, match="cannot write under") as error:
         command([*names, "profile=h100", f"results_dir={world.results}"])
     assert "\n" not in str(error.value)
+
+
+def test_what_was_held_against_a_damaged_run_is_not_called_damaged(world):
+    """The subject's own state, or that of its reference by name."""
+    for optimizer in ("adamw", "adams"):
+        where = {"model": "gpt2_small", "optimizer": optimizer}
+        world.add("small", where, losses=(3.0,))
+    where = {"model": "gpt2_small", "optimizer": "powerstep"}
+    world.add("small", where, losses=(3.0,), summary={"final_val_loss": None})
+    text = document(Evidence(world.results, "h100"))
+    claim = text[text.index("### others_slower") :].partition("\n### ")[0]
+    assert "AdamS (PowerStep, its reference: damaged)" in claim
+    assert "(350M): AdamS;" in claim
+    assert "AdamS (damaged)" not in claim
