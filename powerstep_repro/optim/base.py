@@ -26,7 +26,7 @@ from torch import Tensor
 from powerstep_repro.optim import compiled
 from powerstep_repro.optim.fused import available as fused_available
 from powerstep_repro.optim.rules import Choice, Interval, LearningRate
-from powerstep_repro.optim.shielding import Shielded, map_tensors, unshielded
+from powerstep_repro.optim.shielding import shielded, unshielded
 
 IMPLEMENTATIONS = ("auto", "reference", "foreach", "fused")
 
@@ -331,7 +331,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         """
         self._check_state_names(state_dict)
         shield = self.register_load_state_dict_pre_hook(
-            lambda _, loaded: {**loaded, "state": map_tensors(loaded["state"], Shielded)}
+            lambda _, loaded: {**loaded, "state": shielded(loaded["state"])}
         )
         try:
             super().load_state_dict(state_dict)

@@ -14,24 +14,22 @@ class Shielded:
         self.tensor = tensor
 
 
-def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Return ``value``, however nested, with ``function`` applied to its tensors."""
-    if isinstance(value, Tensor):
+def shielded(state: Any) -> Any:
+    """Return ``state``, however nested, with its tensors shielded."""
+    return _mapped(state, Tensor, Shielded)
+
+
+def unshielded(state: Any, device: torch.device | None) -> Any:
+    """Return ``state``, however nested, with copies on ``device`` of its shielded tensors."""
+    # A copy, so that the loaded dictionary does not change with the next step.
+    return _mapped(state, Shielded, lambda s: s.tensor.detach().to(device=device, copy=True))
+
+
+def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
         return function(value)
     if isinstance(value, dict):
-        return {k: map_tensors(v, function) for k, v in value.items()}
+        return {k: _mapped(v, kind, function) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map_tensors(v, function) for v in value)
-    return value
-
-
-def unshielded(value: Any, device: torch.device | None) -> Any:
-    """Return ``value``, however nested, with copies on ``device`` of its shielded tensors."""
-    if isinstance(value, Shielded):
-        # A copy, so that the loaded dictionary does not change with the next step.
-        return value.tensor.detach().to(device=device, copy=True)
-    if isinstance(value, dict):
-        return {k: unshielded(v, device) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(unshielded(v, device) for v in value)
+        return type(value)(_mapped(v, kind, function) for v in value)
     return value
