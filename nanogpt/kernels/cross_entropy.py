@@ -8,25 +8,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# A row is read twice. Few programs at a time on a multiprocessor keep the rows in flight within
-# the second-level cache, so that the second reading hardly comes from memory.
-BLOCK = 16384
+# A row is read three times: for its maximum, for the sum of exponentials, for the gradient. Few
+# programs at a time on a multiprocessor keep the rows in flight within the second-level cache, so
+# that only the first reading comes from memory.
+BLOCK = 8192
 WARPS = 16
 # What is left of a row goes in small blocks: a masked element costs as much arithmetic as another,
-# and of GPT-2's 50304 classes a fourth block of 16384 would mask all but 1152.
+# and of GPT-2's 50304 classes a seventh block of 8192 would mask all but 1152.
 TAIL = 2048
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def _take_in(x, largest, total):
-    """Take more logits into a row's maximum and its sum of exponentials relative to that."""
-    x = x.to(tl.float32)
-    before, largest = largest, tl.maximum(largest, tl.max(x, 0))
-    shift = largest * LOG2_E
-    total *= tl.exp2(before * LOG2_E - shift)
-    return largest, total + tl.sum(tl.exp2(x * LOG2_E - shift), 0)
 
 
 @triton.jit
@@ -36,22 +27,33 @@ def _loss_and_gradient(
 ):  # fmt: skip
     """Write a row's loss; replace its logits by ``(softmax - one_hot) / n_rows``.
 
-    Arithmetic limits it as much as memory does: powers of two instead of e, the division as a shift
-    of the exponent, and the target's one subtracted where it is, not looked for in every element.
+    Arithmetic and reductions limit it as much as memory does: each thread keeps a maximum and a sum
+    of its own until a pass ends; powers of two instead of e, the division as a shift of the
+    exponent, and the target's one subtracted where it is, not looked for in every element.
     ``CLASSES`` is known when it is compiled, and with it how the rows are aligned.
     """
     row = tl.program_id(0).to(tl.int64)
     logits += row * CLASSES
     tail: tl.constexpr = CLASSES // BLOCK * BLOCK
     block, part = tl.arange(0, BLOCK), tl.arange(0, TAIL)
-    largest = tl.full((), float("-inf"), tl.float32)
-    total = tl.zeros((), tl.float32)
+
+    maxima = tl.full((BLOCK,), float("-inf"), tl.float32)
     for start in range(0, tail, BLOCK):
-        largest, total = _take_in(tl.load(logits + start + block), largest, total)
+        maxima = tl.maximum(maxima, tl.load(logits + start + block).to(tl.float32))
+    tail_maxima = tl.full((TAIL,), float("-inf"), tl.float32)
     for start in range(tail, CLASSES, TAIL):
-        at = start + part
-        x = tl.load(logits + at, mask=at < CLASSES, other=float("-inf"))
-        largest, total = _take_in(x, largest, total)
+        x = _masked(logits, start + part, CLASSES)
+        tail_maxima = tl.maximum(tail_maxima, x)
+    largest = tl.maximum(tl.max(maxima, 0), tl.max(tail_maxima, 0))
+
+    shift = largest * LOG2_E
+    sums = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, tail, BLOCK):
+        sums += tl.exp2(tl.load(logits + start + block).to(tl.float32) * LOG2_E - shift)
+    tail_sums = tl.zeros((TAIL,), tl.float32)
+    for start in range(tail, CLASSES, TAIL):
+        tail_sums += tl.exp2(_masked(logits, start + part, CLASSES) * LOG2_E - shift)
+    total = tl.sum(sums, 0) + tl.sum(tail_sums, 0)
 
     target = tl.load(targets + row)
     known = (target >= 0) & (target < CLASSES)
@@ -59,19 +61,22 @@ def _loss_and_gradient(
     log_total = largest + tl.log(total)
     tl.store(losses + row, log_total - picked)
     tl.debug_barrier()  # from here on another thread may overwrite the target's logit
-    shift = largest * LOG2_E + tl.log2(total * n_rows)
+    shift += tl.log2(total * n_rows)
     for start in range(0, tail, BLOCK):
-        x = tl.load(logits + start + block).to(tl.float32)
-        gradient = tl.exp2(x * LOG2_E - shift)
+        gradient = tl.exp2(tl.load(logits + start + block).to(tl.float32) * LOG2_E - shift)
         tl.store(logits + start + block, gradient.to(logits.dtype.element_ty))
     for start in range(tail, CLASSES, TAIL):
         at = start + part
-        x = tl.load(logits + at, mask=at < CLASSES, other=float("-inf")).to(tl.float32)
-        gradient = tl.exp2(x * LOG2_E - shift).to(logits.dtype.element_ty)
-        tl.store(logits + at, gradient, mask=at < CLASSES)
+        gradient = tl.exp2(_masked(logits, at, CLASSES) * LOG2_E - shift)
+        tl.store(logits + at, gradient.to(logits.dtype.element_ty), mask=at < CLASSES)
     tl.debug_barrier()
     gradient = (tl.exp(picked - log_total) - 1.0) / n_rows
     tl.store(logits + target, gradient.to(logits.dtype.element_ty), mask=known)
+
+
+@triton.jit
+def _masked(logits, at, CLASSES: tl.constexpr):
+    return tl.load(logits + at, mask=at < CLASSES, other=float("-inf")).to(tl.float32)
 
 
 class LinearCrossEntropy(torch.autograd.Function):
