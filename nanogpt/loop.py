@@ -2,8 +2,9 @@
 
 A step is: gradients of the global batch, one check that they are finite, the update, and then
 evaluation, the log row and the checkpoint where they are due. If the optimizer can leave a step out
-by a flag on the device, the update is enqueued before the host knows the outcome of the check, so
-that the device has work while the host reads it.
+by a flag on the device, the host enqueues the update, and the next step's gradients too, before it
+reads the outcome of the check, so that the device always has work. The next update waits for it:
+whatever the outcome, weights and state are those of the step that is read.
 
 A row is on disk before the checkpoint of its step, so a resumed run cuts the log back to the
 checkpoint and goes on: the log is one history, however often the run was killed.
@@ -14,9 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,7 +86,7 @@ def train(
     micro = settings.micro_size(runtime)
     if not runtime.is_main:
         recorder = progress = None
-    run = _Run(settings, model, optimizer, runtime, micro, checkpoints)
+    run = _Run(settings, model, optimizer, runtime, micro, windows, recorder, checkpoints, progress)
 
     def draw(step: int) -> list[Tensor]:
         share = settings.share(runtime)
@@ -92,51 +94,28 @@ def train(
         return [runtime.host_tensor(array) for array in arrays]
 
     with runtime.memory_errors(micro), StopSignals() as signals:
-        done, val_loss, loss = run.resume()
+        run.resume()
+        done = run.done.step
         if recorder:
             recorder.resume(done)
         run.trainable = runtime.trainable(model.train())
         run.takes_flag = _takes_flag(optimizer, runtime.device)
-        batches = _one_ahead(draw, done + 1, settings.steps)
-        with closing(batches):
+        unread: _Enqueued | None = None
+        run.clock = time.perf_counter()
+        with closing(_one_ahead(draw, done + 1, settings.steps)) as batches:
             for step, (tokens, targets) in batches:
-                began = time.perf_counter()
                 lr = run.set_learning_rate(step)
-                rank_losses = run.accumulate(step, tokens, targets)
-                agreed = run.agree(*rank_losses, signals)
+                losses = run.accumulate(step, tokens, targets)
+                enqueued = _Enqueued(step, lr, run.agree(*losses, signals))
+                if unread and (result := run.settle(unread)):
+                    return result
                 if run.takes_flag:
-                    run.update_if_finite(agreed)
-                loss, aux_loss, norm, stop = run.read(agreed)
-                finite = math.isfinite(loss) and math.isfinite(norm)
-                if finite:
-                    if not run.takes_flag:
-                        run.update(norm)
-                    optimizer.zero_grad(set_to_none=True)
-                row = run.row(step, loss, aux_loss, norm, lr, time.perf_counter() - began)
-
-                evaluated = finite and settings.due(step, settings.eval_interval)
-                if evaluated:
-                    losses = evaluate(model, windows, runtime, micro)
-                    row["val_loss"] = val_loss = math.fsum(losses) / len(losses)
-                    if recorder:
-                        recorder.windows(step, losses)
-                    # After the last update no further step will notice what it broke.
-                    finite = step < settings.steps or math.isfinite(val_loss)
-
-                due = step == 1 or settings.due(step, settings.log_interval)
-                if recorder and (due or evaluated or not finite):
-                    recorder.log(row)
-                if progress:
-                    progress(row, settings.steps)
-
-                if not finite:
-                    taken = step if evaluated else step - 1
-                    return Result("diverged", taken, step, math.nan, loss)
-                if stop or settings.due(step, settings.checkpoint_interval):
-                    run.save(Progress(step, val_loss, loss))
-                if stop and step < settings.steps:
-                    return Result("interrupted", step, None, val_loss, loss, stop)
-    return Result("finished", max(done, settings.steps), None, val_loss, loss)
+                    run.update_if_finite(enqueued.agreed)
+                unread = enqueued if run.takes_flag and not run.at_rest(step) else None
+                if unread is None and (result := run.settle(enqueued)):
+                    return result
+    last = run.done
+    return Result("finished", max(last.step, settings.steps), None, last.val_loss, last.train_loss)
 
 
 class Progress(NamedTuple):
@@ -145,6 +124,14 @@ class Progress(NamedTuple):
     step: int
     val_loss: float | None
     train_loss: float | None
+
+
+class _Enqueued(NamedTuple):
+    """A step whose outcome the host has not read."""
+
+    step: int
+    lr: float
+    agreed: Tensor  # what :meth:`_Run.read` reads
 
 
 @dataclass
@@ -156,9 +143,14 @@ class _Run:
     optimizer: torch.optim.Optimizer
     runtime: Runtime
     micro: int  # sequences of one forward pass
+    windows: np.ndarray  # of the validation split
+    recorder: RecorderLike | None
     checkpoints: CheckpointStore | None
+    progress: Callable[[Row, int], None] | None
+    done: Progress = field(default_factory=lambda: Progress(0, None, None))
     trainable: nn.Module | None = None  # the model wrapped for ranks and compiled
     takes_flag: bool = False  # whether the optimizer can leave a step out by a flag on the device
+    clock: float = 0.0  # when the step before was read, or what followed it was done; seconds
 
     def set_learning_rate(self, step: int) -> float:
         lr = learning_rate(
@@ -220,6 +212,49 @@ class _Run:
         stop = next((number for number, count in zip(SIGNALS, asked, strict=True) if count), None)
         return loss / self.runtime.world, aux_loss, norm, stop
 
+    def at_rest(self, step: int) -> bool:
+        """Whether something follows the step that needs its weights as they are."""
+        intervals = self.settings.eval_interval, self.settings.checkpoint_interval
+        return any(self.settings.due(step, interval) for interval in intervals)
+
+    def settle(self, enqueued: _Enqueued) -> Result | None:
+        """Read a step's outcome; evaluate, log and save where due; say how the run ends, if so."""
+        settings, step = self.settings, enqueued.step
+        loss, aux_loss, norm, stop = self.read(enqueued.agreed)
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if finite and not self.takes_flag:
+            self.update(norm)
+        now = time.perf_counter()
+        row = self.row(step, loss, aux_loss, norm, enqueued.lr, now - self.clock)
+        self.clock = now
+
+        val_loss = self.done.val_loss
+        evaluated = finite and settings.due(step, settings.eval_interval)
+        if evaluated:
+            losses = evaluate(self.model, self.windows, self.runtime, self.micro)
+            row["val_loss"] = val_loss = math.fsum(losses) / len(losses)
+            if self.recorder:
+                self.recorder.windows(step, losses)
+            # After the last update no further step will notice what it broke.
+            finite = step < settings.steps or math.isfinite(val_loss)
+
+        due = step == 1 or settings.due(step, settings.log_interval)
+        if self.recorder and (due or evaluated or not finite):
+            self.recorder.log(row)
+        if self.progress:
+            self.progress(row, settings.steps)
+
+        if not finite:
+            return Result("diverged", step if evaluated else step - 1, step, math.nan, loss)
+        self.done = Progress(step, val_loss, loss)
+        if stop or settings.due(step, settings.checkpoint_interval):
+            self.save()
+        if stop and step < settings.steps:
+            return Result("interrupted", step, None, val_loss, loss, stop)
+        if self.at_rest(step):
+            self.clock = time.perf_counter()
+        return None
+
     def gradients(self) -> list[Tensor]:
         return [p.grad for p in self.model.parameters() if p.grad is not None]
 
@@ -229,6 +264,7 @@ class _Run:
         if 0 < clip < norm:
             torch._foreach_mul_(self.gradients(), clip / norm)
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
     def update_if_finite(self, agreed: Tensor) -> None:
         """Enqueue :meth:`update`; the device leaves it out if norm or loss are not finite."""
@@ -236,6 +272,7 @@ class _Run:
         self.optimizer.found_inf = 1 - agreed[:2].isfinite().all().float()
         self.optimizer.grad_scale = (agreed[0] / clip).clamp(min=1) if clip > 0 else None
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         del self.optimizer.found_inf, self.optimizer.grad_scale
 
     def row(
@@ -259,8 +296,8 @@ class _Run:
         }
         return row if aux_loss is None else row | {"aux_loss": aux_loss}
 
-    def resume(self) -> Progress:
-        """Load the newest checkpoint into model and optimizer; say how far the run had come."""
+    def resume(self) -> None:
+        """Load the newest checkpoint, if there is one."""
         found = self.checkpoints.load() if self.checkpoints else None
         step, state = found or (0, {})
         if step != (main := self.runtime.from_main(step)):
@@ -269,7 +306,7 @@ class _Run:
                 f"step {main}: {self.checkpoints.folder} must be one folder, seen by all ranks"
             )
         if found is None:
-            return Progress(0, None, None)
+            return
         there, here = _shapes(state["model"]), _shapes(self.model.state_dict())
         if differing := [name for name in there | here if there.get(name) != here.get(name)]:
             raise InputError(
@@ -288,9 +325,9 @@ class _Run:
         for group, before in zip(self.optimizer.param_groups, live, strict=True):
             for key, value in before.items():
                 group.setdefault(key, value)  # one that the saved state does not know
-        return Progress(step, state["val_loss"], state["train_loss"])
+        self.done = Progress(step, state["val_loss"], state["train_loss"])
 
-    def save(self, progress: Progress) -> None:
+    def save(self) -> None:
         """Save on rank 0; fail on all ranks if it fails there.
 
         Weights that the update has just broken are not saved: the next step reports the
@@ -303,11 +340,11 @@ class _Run:
             state = {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
-                "val_loss": progress.val_loss,
-                "train_loss": progress.train_loss,
+                "val_loss": self.done.val_loss,
+                "train_loss": self.done.train_loss,
             }
             try:
-                self.checkpoints.save(progress.step, state)
+                self.checkpoints.save(self.done.step, state)
             except CheckpointError as error:
                 problem = str(error)
         if problem := self.runtime.from_main(problem):
