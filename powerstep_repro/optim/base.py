@@ -26,7 +26,7 @@ from torch import Tensor
 from powerstep_repro.optim import compiled
 from powerstep_repro.optim.fused import available as fused_available
 from powerstep_repro.optim.rules import Choice, Interval, LearningRate
-from powerstep_repro.optim.shielding import shielded, unshielded
+from powerstep_repro.optim.shielding import shapes, shielded, unshielded
 
 IMPLEMENTATIONS = ("auto", "reference", "foreach", "fused")
 
@@ -327,9 +327,9 @@ class BaseOptimizer(torch.optim.Optimizer):
         and scales alike and cannot be undone afterwards. So tensors pass it in a wrapper.
 
         Raises:
-            ValueError: The state is another optimizer's; nothing has been changed then.
+            ValueError: The state is another optimizer's or of parameters of other shapes, or a
+                hyperparameter is out of range; nothing has been changed then.
         """
-        self._check_state_names(state_dict)
         shield = self.register_load_state_dict_pre_hook(
             lambda _, loaded: {**loaded, "state": shielded(loaded["state"])}
         )
@@ -338,15 +338,24 @@ class BaseOptimizer(torch.optim.Optimizer):
         finally:
             shield.remove()
 
-    def _check_state_names(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a state whose entries have other names than this optimizer's."""
-        names = set(self.init_state(torch.zeros(1), self.param_groups[0]))
-        for loaded in state_dict["state"].values():
-            if loaded and set(loaded) != names:
+    def _check_states(self, group: dict[str, Any], states: dict[Tensor, dict[str, Any]]) -> None:
+        """Refuse states of the group's parameters that do not look like ``init_state``'s."""
+        for index, p in enumerate(group["params"]):
+            if not (state := states.get(p)):
+                continue
+            # On the meta device a state is a shape and takes no memory.
+            wanted = shapes(self.init_state(local(p).detach().to("meta"), group))
+            if set(state) != set(wanted):
                 raise ValueError(
-                    f"the loaded state is another optimizer's: it holds {', '.join(loaded)}; "
-                    f"{type(self).__name__} keeps {', '.join(sorted(names))}"
+                    f"the loaded state is another optimizer's: it holds {', '.join(state)}; "
+                    f"{type(self).__name__} keeps {', '.join(sorted(wanted))}"
                 )
+            for name, found in shapes(state).items():
+                if found != wanted[name]:
+                    raise ValueError(
+                        f"the loaded state does not fit parameter {index} of its group, of shape "
+                        f"{tuple(p.shape)}: {name} must have shape {wanted[name]}, not {found}"
+                    )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for p, values in state["state"].items():
@@ -356,6 +365,8 @@ class BaseOptimizer(torch.optim.Optimizer):
                 for key, value in present.items():
                     loaded.setdefault(key, value)
                 loaded["implementation"] = present["implementation"]
+                loaded.update(self._checked(loaded))
+                self._check_states(loaded, state["state"])
         super().__setstate__(state)
 
 

@@ -12,6 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
+# How far below 0 a learning rate may be: a step of that size changes no float32 weight.
+ROUNDING = 1e-12
+
 
 def _number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -44,7 +47,9 @@ class LearningRate(Interval):
     def __call__(self, name: str, value: Any) -> float | Tensor:
         """Return the rate, a tensor untouched; ValueError if it cannot be one."""
         if not isinstance(value, Tensor):
-            return super().__call__(name, value)
+            # A schedule down to 0 may miss it: torch's LinearLR ends at up to -5e-17.
+            missed = _number(value) and -ROUNDING < value < 0
+            return float(value) if missed else super().__call__(name, value)
         if value.numel() != 1:
             raise ValueError(f"{name} must be a number or a one-element tensor, not {value.shape}")
         return value

@@ -1,4 +1,4 @@
-"""Tensors wrapped so that ``Optimizer.load_state_dict`` does not cast them, and unwrapped."""
+"""States mapped: shielded from the casts of ``Optimizer.load_state_dict``, back, and to shapes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +23,11 @@ def unshielded(state: Any, device: torch.device | None) -> Any:
     """Return ``state``, however nested, with copies on ``device`` of its shielded tensors."""
     # A copy, so that the loaded dictionary does not change with the next step.
     return _mapped(state, Shielded, lambda s: s.tensor.detach().to(device=device, copy=True))
+
+
+def shapes(state: Any) -> Any:
+    """Return ``state``, however nested, with a shape for each tensor: the local one of a shard."""
+    return _mapped(state, Tensor, lambda t: tuple(getattr(t, "_local_tensor", t).shape))
 
 
 def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:

@@ -336,6 +336,15 @@ def test_a_torch_schedule_drives_it():
     assert rates == pytest.approx([0.1 / 2, 0.1 / 3, 0.1 / 4])
 
 
+def test_a_rate_that_misses_zero_by_rounding_is_not_refused():
+    """torch's LinearLR down to 0 ends a little below it: neither a step nor a load may fail."""
+    (p,) = parameters((3,))
+    optimizer = create("powerstep", [p])
+    optimizer.param_groups[0]["lr"] = -5e-17
+    take_steps(optimizer, [p], steps=1)
+    create("powerstep", [p]).load_state_dict(optimizer.state_dict())
+
+
 def test_a_subclass_with_its_own_rule_inherits_no_fast_path():
     """A released twin must never run on its plain parent's kernel."""
 

@@ -38,3 +38,6 @@ def test_a_sharded_parameter_is_stepped_like_a_plain_one(name, implementation, m
     assert state_bytes(pair[0]) == state_bytes(pair[1])
     momentum = pair[1].state[sharded].get("momentum")
     assert momentum is None or isinstance(momentum, DTensor)  # so that checkpoints can reshard it
+    resumed = create(name, [sharded])
+    resumed.load_state_dict(pair[1].state_dict())
+    assert resumed.state[sharded].keys() == pair[1].state[sharded].keys()

@@ -32,6 +32,11 @@ def through_a_file(state_dict: dict) -> dict:
     return torch.load(buffer, weights_only=True)
 
 
+def assert_same(left: dict, right: dict) -> None:
+    assert left["param_groups"] == right["param_groups"]
+    torch.testing.assert_close(left["state"], right["state"], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_resumed_run_is_the_uninterrupted_one(name, dtype):
@@ -74,11 +79,58 @@ def test_another_optimizers_state_is_refused_and_nothing_changed(name, other):
     before = through_a_file(optimizer.state_dict())
     with pytest.raises(ValueError, match="the loaded state is another optimizer's: it holds"):
         optimizer.load_state_dict(stranger.state_dict())
-    after = optimizer.state_dict()
-    assert after["param_groups"] == before["param_groups"]
-    for index, state in before["state"].items():
-        for key, value in state.items():
-            assert torch.equal(after["state"][index][key], value)
+    assert_same(optimizer.state_dict(), before)
+
+
+REFUSALS = [
+    ("powerstep", ("momentum", torch.zeros(7, 33)), {}, r"momentum must have shape \(33, 7\)"),
+    ("powerstep", ("momentum", torch.zeros(1)), {}, r"parameter 0 .* not \(1,\)"),
+    ("stacey", ("dual", torch.zeros(33, 1)), {}, r"dual must have shape \(33, 7\)"),
+    ("adams_released", ("step", 1), {}, r"step must have shape \(\), not 1"),
+    ("powerstep_int8", ("momentum_codes", torch.zeros(230).byte()), {}, r"codes .* \(231,\)"),
+    ("powerstep_int8", ("momentum_scales", torch.zeros(1)), {}, r"scales .* \(2,\), not \(1,\)"),
+    ("adamw_int8", None, {"block_size": 64}, r"m_scales must have shape \(4,\), not \(2,\)"),
+    ("adamw_int8", None, {"block_size": 0}, "block_size must be a whole number >= 1, not 0"),
+    ("powerstep", None, {"beta": 1.5}, r"beta must be a number in \[0, 1\], not 1.5"),
+    ("powerstep", None, {"lr": -1}, r"lr must be a number in \[0, inf\), not -1"),
+    ("adams", None, {"betas": (0.9, 1.0)}, r"betas\[1\]"),
+]
+
+
+@pytest.mark.parametrize(("name", "entry", "hyper", "message"), REFUSALS)
+def test_a_state_that_does_not_fit_is_refused_and_nothing_changed(name, entry, hyper, message):
+    """It would be broadcast, or fail within a later step; the last group of two is the bad one."""
+    params, more = parameters(), parameters()
+    optimizer = create(name, [{"params": params}, {"params": more}], lr=0.1)
+    take_steps(optimizer, params + more, 1, seed=1)
+    before = through_a_file(optimizer.state_dict())
+    bad = through_a_file(before)
+    take_steps(optimizer, params + more, 1, seed=2)
+    held = through_a_file(optimizer.state_dict())
+    if entry is not None:
+        bad["state"][len(params)][entry[0]] = entry[1]
+    bad["param_groups"][1].update(hyper)
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(bad)
+    assert_same(optimizer.state_dict(), held)
+    optimizer.load_state_dict(before)
+
+
+def test_a_pre_hook_may_make_a_state_fit():
+    """torch has these hooks to adapt a state, so it is judged as they leave it."""
+    (p,) = params = [torch.nn.Parameter(torch.ones(4))]
+    optimizer = PowerStep(params)
+    take_steps(optimizer, params, 1, seed=0)
+    saved = optimizer.state_dict()
+    saved["state"][0] = {"buffer": saved["state"][0]["momentum"].view(2, 2)}
+
+    def adapt(_, loaded):
+        return {**loaded, "state": {0: {"momentum": loaded["state"][0]["buffer"].view(4)}}}
+
+    fresh = PowerStep(params)
+    fresh.register_load_state_dict_pre_hook(adapt)
+    fresh.load_state_dict(saved)
+    assert torch.equal(fresh.state[p]["momentum"], optimizer.state[p]["momentum"])
 
 
 @pytest.mark.parametrize("name", OURS)
