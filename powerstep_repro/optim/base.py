@@ -17,7 +17,9 @@ and stride, and contiguous state. States come under the names that ``init_state`
 ``foreach_update`` and ``fused_update`` are optional.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
+from operator import is_, itemgetter
 from typing import Any, ClassVar
 
 import torch
@@ -26,7 +28,7 @@ from torch import Tensor
 from powerstep_repro.optim import compiled
 from powerstep_repro.optim.fused import available as fused_available
 from powerstep_repro.optim.rules import Choice, Interval, LearningRate
-from powerstep_repro.optim.shielding import shapes, shielded, unshielded
+from powerstep_repro.optim.shielding import check_fit, shielded, unshielded
 
 IMPLEMENTATIONS = ("auto", "reference", "foreach", "fused")
 
@@ -67,6 +69,7 @@ class BaseOptimizer(torch.optim.Optimizer):
     """
 
     rules: ClassVar[dict[str, Callable[[str, Any], Any]]] = {}
+    layout: ClassVar[frozenset[str]] = frozenset()  # hyperparameters that say how to read a state
     foreach_update: ClassVar[Callable | None] = None
     fused_update: ClassVar[Callable | None] = None
 
@@ -74,6 +77,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         super().__init_subclass__(**kwargs)
         common = {"lr": LearningRate(), "weight_decay": Interval("[0, inf)")}
         cls.rules = common | cls.rules
+        cls._watched = (*(name for name in cls.rules if name != "lr"), "implementation")
+        cls._values = itemgetter(*cls._watched)
         if "update" in cls.__dict__:
             # A subclass with a rule of its own must not inherit its parent's fast paths.
             for name in ("foreach_update", "fused_update"):
@@ -81,6 +86,7 @@ class BaseOptimizer(torch.optim.Optimizer):
                     setattr(cls, name, None)
 
     def __init__(self, params: Iterable, **defaults: Any):
+        self._seen: dict[int, tuple] = {}  # by group: the values that were checked last
         # Checked here too: torch reads the defaults only when there is a group to fill.
         super().__init__(params, self._checked(defaults))
 
@@ -111,6 +117,7 @@ class BaseOptimizer(torch.optim.Optimizer):
                     raise ValueError(f"{type(self).__name__} takes no complex parameters")
                 self._implementation(group, tensor.device, math_dtype(tensor))
         super().add_param_group(group)
+        self._seen.pop(id(group), None)  # another group's, which is gone
 
     @torch.no_grad()
     def step(
@@ -127,14 +134,17 @@ class BaseOptimizer(torch.optim.Optimizer):
             What the closure returned, else None.
 
         Raises:
-            ValueError: A sparse or complex gradient, or ``found_inf`` for a step that is not
-                a fused kernel's; no parameter has been changed then.
+            ValueError: A sparse or complex gradient, a hyperparameter that was set out of range,
+                or ``found_inf`` for a step that is not a fused kernel's; no parameter has been
+                changed then.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         # All that can be refused is refused here, before the first change.
+        if not torch.compiler.is_compiling():
+            self._check_changes()
         work = [
             (group, batch, self._implementation(group, device, dtype))
             for group in self.param_groups
@@ -250,6 +260,27 @@ class BaseOptimizer(torch.optim.Optimizer):
             if not p.is_contiguous():
                 p.copy_(flat.view(p.shape))
 
+    def _check_changes(self) -> None:
+        """Check the hyperparameters that were written into the groups since the last step."""
+        for group in self.param_groups:
+            # Rates change at every step, so theirs is the one comparison.
+            lr, values = group["lr"], self._values(group)
+            if not (type(lr) is float and 0 <= lr < math.inf):
+                self.rules["lr"]("lr", lr)
+            seen = self._seen.get(id(group))
+            # By identity: comparing a tensor would read it.
+            if seen is not None and all(map(is_, values, seen)):
+                continue
+            checked = self._checked(group)
+            for name, value in zip(self._watched, seen or (), strict=False):
+                if name in self.layout and checked[name] != value:
+                    raise ValueError(
+                        f"{name} must stay {value!r} once a step was taken, not {checked[name]!r}: "
+                        "the state could not be read"
+                    )
+            group.update(checked)
+            self._seen[id(group)] = self._values(group)
+
     def _implementation(
         self, group: dict[str, Any], device: torch.device, dtype: torch.dtype
     ) -> str:
@@ -341,21 +372,11 @@ class BaseOptimizer(torch.optim.Optimizer):
     def _check_states(self, group: dict[str, Any], states: dict[Tensor, dict[str, Any]]) -> None:
         """Refuse states of the group's parameters that do not look like ``init_state``'s."""
         for index, p in enumerate(group["params"]):
-            if not (state := states.get(p)):
-                continue
-            # On the meta device a state is a shape and takes no memory.
-            wanted = shapes(self.init_state(local(p).detach().to("meta"), group))
-            if set(state) != set(wanted):
-                raise ValueError(
-                    f"the loaded state is another optimizer's: it holds {', '.join(state)}; "
-                    f"{type(self).__name__} keeps {', '.join(sorted(wanted))}"
-                )
-            for name, found in shapes(state).items():
-                if found != wanted[name]:
-                    raise ValueError(
-                        f"the loaded state does not fit parameter {index} of its group, of shape "
-                        f"{tuple(p.shape)}: {name} must have shape {wanted[name]}, not {found}"
-                    )
+            if state := states.get(p):
+                # On the meta device a state is a shape and takes no memory.
+                wanted = self.init_state(local(p).detach().to("meta"), group)
+                of = f"parameter {index} of its group, of shape {tuple(p.shape)}"
+                check_fit(state, wanted, type(self).__name__, of)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for p, values in state["state"].items():
@@ -367,6 +388,7 @@ class BaseOptimizer(torch.optim.Optimizer):
                 loaded["implementation"] = present["implementation"]
                 loaded.update(self._checked(loaded))
                 self._check_states(loaded, state["state"])
+        self._seen = {}
         super().__setstate__(state)
 
 

@@ -1,6 +1,6 @@
 """What optimizers with quantized state have in common."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -13,6 +13,8 @@ class BlockwiseOptimizer(BaseOptimizer):
     Blocks run over a parameter's elements in their logical order, whatever its strides; of a
     sharded parameter (DTensor), over the local shard, and its state is a plain local tensor.
     """
+
+    layout: ClassVar = frozenset({"block_size", "code", "code_m", "code_v"})
 
     def cut_state(
         self, state: dict[str, Tensor], start: int, length: int, group: dict[str, Any]

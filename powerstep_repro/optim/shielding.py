@@ -1,4 +1,4 @@
-"""States mapped: shielded from the casts of ``Optimizer.load_state_dict``, back, and to shapes."""
+"""Loaded states: kept from the casts of ``Optimizer.load_state_dict``, and judged."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +25,32 @@ def unshielded(state: Any, device: torch.device | None) -> Any:
     return _mapped(state, Shielded, lambda s: s.tensor.detach().to(device=device, copy=True))
 
 
-def shapes(state: Any) -> Any:
-    """Return ``state``, however nested, with a shape for each tensor: the local one of a shard."""
+def check_fit(state: dict[str, Any], wanted: dict[str, Any], owner: str, of: str) -> None:
+    """Refuse a loaded state with other names or shapes than it should have.
+
+    Args:
+        state: Loaded for one parameter; of a shard, its local shape counts.
+        wanted: What the parameter would start with.
+        owner: The optimizer, for the message.
+        of: The parameter, for the message.
+
+    Raises:
+        ValueError: They differ.
+    """
+    if set(state) != set(wanted):
+        raise ValueError(
+            f"the loaded state is another optimizer's: it holds {', '.join(state)}; "
+            f"{owner} keeps {', '.join(sorted(wanted))}"
+        )
+    for name, value in state.items():
+        there, here = _shapes(value), _shapes(wanted[name])
+        if there != here:
+            raise ValueError(
+                f"the loaded state does not fit {of}: {name} must have shape {here}, not {there}"
+            )
+
+
+def _shapes(state: Any) -> Any:
     return _mapped(state, Tensor, lambda t: tuple(getattr(t, "_local_tensor", t).shape))
 
 

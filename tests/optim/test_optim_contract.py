@@ -122,6 +122,63 @@ def test_a_groups_own_hyperparameters_are_checked_too(name, hyper, message):
     assert len(optimizer.param_groups) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "hyper", "message"), [case for case in BAD_VALUES if case[0] != "adamw"]
+)
+def test_a_value_set_later_is_checked_before_anything_changes(name, hyper, message):
+    """Schedules and users write into the groups, the last of two here; unchecked, NaN may follow."""
+    first, second = parameters((2,), (2,))
+    optimizer = create(name, [{"params": [first]}, {"params": [second]}])
+    take_steps(optimizer, [first, second])
+    before = first.detach().clone()
+    group = optimizer.param_groups[1]
+    held = dict(group)
+    group.update(hyper)
+    for _ in range(2):  # a refusal is no acceptance
+        with pytest.raises(ValueError, match=message):
+            optimizer.step()
+    assert torch.equal(first, before)
+    group.update(held)
+    optimizer.step()
+    assert not torch.equal(first, before)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+def test_a_value_set_later_takes_effect_in_plain_form(copied):
+    """A list that is changed in place must not slip through, nor a copy go unchecked."""
+    (p,) = parameters((2,))
+    optimizer = create("adams", [p])
+    take_steps(optimizer, [p])
+    optimizer.param_groups[0]["betas"] = [0.5, 0.5]
+    take_steps(optimizer, [p])
+    assert optimizer.param_groups[0]["betas"] == (0.5, 0.5)
+    other = copied(optimizer)
+    other.param_groups[0]["eps"] = -1.0
+    with pytest.raises(ValueError, match="eps"):
+        other.step()
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper"),
+    [("powerstep_int8", {"block_size": 64}), ("adamw_int8", {"code_v": "linear"})],
+)
+def test_how_a_state_is_read_stays(name, hyper):
+    """With blocks half the size a kernel would read scales that are not there."""
+    (p,) = parameters((300,))
+    optimizer = create(name, [p])
+    optimizer.param_groups[0].update(hyper)  # before the first step it is free
+    take_steps(optimizer, [p], steps=1)
+    saved = optimizer.state_dict()
+    other = create(name, [p])
+    take_steps(other, [p], steps=1)
+    other.param_groups[0].update(hyper)
+    ((key, value),) = hyper.items()
+    with pytest.raises(ValueError, match=f"{key} must stay .* not {value!r}"):
+        other.step()
+    other.load_state_dict(saved)  # which brings a state that it fits
+    take_steps(other, [p], steps=1)
+
+
 def test_hyperparameters_land_in_plain_form():
     """Guards checkpoints that ``weights_only`` refuses: numpy scalars and configuration lists."""
     np = pytest.importorskip("numpy")
