@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from types import TracebackType
 from typing import NoReturn
 
 
@@ -22,12 +23,36 @@ class CommandParser(argparse.ArgumentParser):
         raise UserError(f"{message} (see {self.prog} --help)")
 
 
+# The extras of pyproject.toml that bring all a command imports; the others take "figures".
+_EXTRAS = {"train": "train", "sweep": "train", "bench": "train"}
+_EXTRAS |= {"prepare": "data", "pull": "figures,wandb"}
+
+
+def _lacking(module: str, what: str, extra: str) -> str:
+    return f"{what} needs {module}, which is not installed: python -m pip install -e '.[{extra}]'"
+
+
 def require(module: str, what: str, extra: str) -> None:
     """Refuse ``what`` where a package of one of pyproject.toml's extras is not installed."""
     if find_spec(module) is None:
-        raise UserError(
-            f"{what} needs {module}, which is not installed: python -m pip install -e '.[{extra}]'"
-        )
+        raise UserError(_lacking(module, what, extra))
+
+
+def missing_package_hook(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """As ``sys.excepthook``: end a command that lacks a package in one sentence.
+
+    The package sets it for its commands (``python -m``), whose imports come before any ``main``.
+    """
+    command = getattr(sys.modules["__main__"].__spec__, "name", "").removesuffix(".__main__")
+    module = getattr(error, "name", None) or ""
+    ours = {"powerstep_repro", "nanogpt", *sys.stdlib_module_names}
+    if isinstance(error, ModuleNotFoundError) and module.partition(".")[0] not in {"", *ours}:
+        extra = _EXTRAS.get(command.rpartition(".")[2], "figures")
+        print(f"error: {_lacking(module, f'python -m {command}', extra)}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def exit_on_user_error(main: Callable[[], int | None]) -> NoReturn:

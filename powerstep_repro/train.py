@@ -137,6 +137,9 @@ def run(config: dict[str, Any]) -> int:
     rank = int(os.environ.get("RANK", 0))
     folder = None
     try:
+        require("torch", "training", "train")
+        if config["model"]["family"] != "gpt2":
+            require("transformers", f"model={config['model']['name']}", "train")
         from powerstep_repro.data import resolve
         from powerstep_repro.models.architecture import check
 

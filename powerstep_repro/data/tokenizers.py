@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from powerstep_repro.data.remote import commit, first_line
-from powerstep_repro.errors import UserError
+from powerstep_repro.errors import UserError, require
 
 # GPT-2's merges as OpenAI published them; the digest is the one that tiktoken pins.
 GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
@@ -114,6 +114,7 @@ class Gpt2Tokenizer:
     end = 50256
 
     def __init__(self, merges: bytes):
+        require("tiktoken", "tokenizer=gpt2", "data")
         import tiktoken
 
         self.encoding = tiktoken.Encoding(
@@ -200,6 +201,7 @@ class HuggingFaceTokenizer:
     """
 
     def __init__(self, definition: str, config: dict, name: str, end_token: str | None):
+        require("tokenizers", f"tokenizer={name}", "data")
         from tokenizers import Tokenizer as Backend
 
         self.arguments = definition, config, name, end_token

@@ -168,6 +168,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def what_it_takes(args, config: dict) -> None:
     """Refuse what every run would fail for, before anything is printed or started."""
+    require("torch", "training", "train")
     if args.executor != "local":
         require("submitit", f"--executor {args.executor}", "slurm")
     if args.executor == "slurm":

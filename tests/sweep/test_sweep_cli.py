@@ -162,6 +162,7 @@ def test_what_is_wrong_is_said_in_a_sentence(arguments, sentence):
         ("submitit", ["--executor", "slurm"], "--executor slurm needs submitit"),
         ("nothing", ["--executor", "slurm"], "needs the commands sbatch and srun"),
         ("wandb", ["logger=wandb"], "logger=wandb needs wandb"),
+        ("torch", [], "training needs torch"),
     ],
 )
 def test_what_every_run_would_lack_is_said_before_anything(

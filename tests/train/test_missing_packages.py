@@ -1,0 +1,56 @@
+"""Guards every command where its packages are not installed: one sentence, no traceback."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ("bench", "memory", "plot", "prepare", "pull", "report", "sweep", "table", "train")
+
+
+def python(*arguments, path=ROOT):
+    """Run an interpreter in the project; -S among the arguments hides what is installed."""
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=path, env={}, capture_output=True, text=True
+    )
+
+
+def test_every_command_is_listed():
+    package = ROOT / "powerstep_repro"
+    files = [path for path in package.rglob("*.py") if "\nif __name__ ==" in path.read_text()]
+    found = {path.parent.name if path.stem == "__main__" else path.stem for path in files}
+    assert found - {"launch"} == set(COMMANDS)  # launch is started by path, by a sweep alone
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_without_its_packages_says_what_to_install(command):
+    done = python("-S", "-m", f"powerstep_repro.{command}", "--help")
+    name = re.escape(f"python -m powerstep_repro.{command}")
+    sentence = rf"error: {name} needs \w+, which is not installed: .*-e '\.\[(.+)\]'\n"
+    said = re.fullmatch(sentence, done.stderr)
+    assert said, done.stderr
+    assert (done.returncode, done.stdout) == (1, "")
+    project = (ROOT / "pyproject.toml").read_text()
+    for extra in said[1].split(","):
+        assert f"\n{extra} = [" in project
+
+
+def test_a_module_of_our_own_that_is_missing_is_a_traceback(tmp_path):
+    """It is a bug, and no installation would mend it."""
+    (tmp_path / "powerstep_repro").mkdir()
+    for name in ("__init__", "errors"):
+        text = (ROOT / "powerstep_repro" / f"{name}.py").read_text()
+        (tmp_path / "powerstep_repro" / f"{name}.py").write_text(text)
+    (tmp_path / "powerstep_repro" / "plot.py").write_text("import powerstep_repro.figures")
+    done = python("-S", "-m", "powerstep_repro.plot", path=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "No module named 'powerstep_repro.figures'" in done.stderr
+
+
+def test_importing_the_library_leaves_pythons_own_hook():
+    code = "import sys, powerstep_repro; sys.exit(sys.excepthook is not sys.__excepthook__)"
+    assert python("-S", "-c", code).returncode == 0
