@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Iterable
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -125,6 +126,7 @@ class Recorder:
         self._log: int | None = None
         self._began = 0.0
         self._summarised = 0.0
+        self._interval = config["log_interval"]
 
     def __enter__(self) -> "Recorder":
         self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -143,9 +145,8 @@ class Recorder:
                 pid=os.getpid(),
                 host=socket.gethostname(),
             )
-            # An earlier end no longer holds; a kill may have left a file half-written.
-            old = [self.run_dir / PARQUET, self.run_dir / ERROR, *self.run_dir.glob("*.tmp")]
-            for path in old:
+            # An earlier error no longer holds; a kill may have left a file half-written.
+            for path in (self.run_dir / ERROR, *self.run_dir.glob("*.tmp")):
                 path.unlink(missing_ok=True)
             # After the summary: a run that had ended with a damaged config must not look whole.
             text = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
@@ -210,22 +211,44 @@ class Recorder:
                 f"{self.run_dir} holds another run, which differs in {differ}: move it away, or "
                 "choose another results_dir"
             )
+        # No part of a run's identity: the rows that are there may be further apart than new ones.
+        if isinstance(interval := there.get("log_interval"), int):
+            self._interval = max(self._interval, interval)
 
     def resume(self, step: int) -> None:
         """Make the log one history that ends at ``step``: rows beyond it, doubled and cut go.
 
         Args:
             step: The checkpoint's step, counted from 1; 0 starts anew.
+
+        Raises:
+            UserError: The log ends before ``step``, so that it would have a hole; nothing was
+                changed.
         """
         if self._log is not None:
             os.close(self._log)
             self._log = None
         rows, _ = jsonl_rows(self.run_dir / METRICS)
-        kept = b"".join(line + b"\n" for at, line in rows.items() if 1 <= at <= step)
-        write_whole(self.run_dir / METRICS, kept)
+        kept = {at: line for at, line in rows.items() if 1 <= at <= step}
+        self._check_log(list(kept), step)
+        # An earlier end no longer holds.
+        (self.run_dir / PARQUET).unlink(missing_ok=True)
+        write_whole(self.run_dir / METRICS, b"".join(line + b"\n" for line in kept.values()))
         if step == 0:
             (self.run_dir / WINDOWS).unlink(missing_ok=True)
         self._summary["steps"] = step
+
+    def _check_log(self, logged: list[int], step: int) -> None:
+        last = logged[-1] if 1 in logged else 0  # the first step is always logged
+        apart = max([self._interval, *(b - a for a, b in pairwise(logged))])
+        if step and (not last or step - last >= apart):
+            path = self.run_dir / METRICS
+            state = f"is whole until step {last} only" if path.exists() else "is missing"
+            raise UserError(
+                f"{path} {state}, but the run would go on from its checkpoint of step {step}: "
+                f"restore the file, or delete the checkpoints after step {last} in "
+                f"{self.run_dir / 'checkpoints'} to train from there again"
+            )
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row, flushed; non-finite numbers as bare NaN and Infinity.

@@ -127,21 +127,23 @@ def test_what_fits_nowhere_is_refused_before_it_is_built(harness, overrides, wor
         assert word in the_error(harness)
 
 
-def no_wandb(pipe) -> None:
-    """A machine without W&B's package."""
-    sys.modules["wandb"] = None
+def without(package: str, pipe) -> None:
+    """A machine on which a package is not installed."""
+    sys.modules[package] = None
 
 
 @pytest.mark.parametrize(
     ("override", "accident", "words"),
     [
-        ("logger=wandb", no_wandb, "logger=wandb needs wandb, which is not installed: "),
+        ("logger=wandb", partial(without, "wandb"), "logger=wandb needs wandb, which is not"),
+        ("seed=1", partial(without, "torch"), "training needs torch, which is not installed: "),
+        ("model=qwen3_0_6b", partial(without, "transformers"), "qwen3_0_6b needs transformers"),
         ("device=mps", None, "device is 'mps', but torch finds no MPS device"),
     ],
 )
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="needs a machine without MPS")
 def test_what_is_not_there_is_refused_before_there_is_a_run(harness, override, accident, words):
-    assert harness(*RUN, override, accident=accident) == 1
+    assert harness(override, accident=accident) == 1
     assert words in the_error(harness)
     assert not harness.runs()
 
@@ -271,6 +273,26 @@ def test_a_damaged_newest_checkpoint_costs_steps_but_no_bit(harness, whole):
     assert f"{newest.name} is passed over" in harness.said
     assert "resuming after step 9" in harness.said
     assert not differences(whole, left(harness.run()))
+
+
+@pytest.mark.parametrize(("kept", "after"), [(None, 0), (7, 7)])
+def test_a_log_that_lacks_rows_is_refused_and_what_the_sentence_says_goes_on(
+    harness, whole, kept, after
+):
+    """A deleted log, and one that lost its end: the run would go on with a hole for ever."""
+    assert harness(*RUN, accident=partial(at_checkpoint, "renamed", 3, kill)) == -signal.SIGKILL
+    log = harness.run() / "metrics.jsonl"
+    text = log.read_text()
+    log.unlink()
+    if kept:
+        log.write_text("".join(text.splitlines(keepends=True)[:kept]))
+    assert harness(*RUN) == 1
+    assert f"delete the checkpoints after step {after} in " in the_error(harness)
+    assert summary(harness.run())["status"] == "failed"
+    for step, path in checkpoints(harness.run()).items():
+        if step > after:
+            path.unlink()
+    assert_goes_on_to(harness, whole)
 
 
 def test_looking_on_changes_no_bit(harness, whole):

@@ -86,6 +86,64 @@ def test_resume_keeps_rows_up_to_the_step_once_whatever_the_log_had_become(made,
         check()
 
 
+def row(step):
+    return json.dumps({"step": step, "train_loss": 1 / step})
+
+
+@pytest.mark.parametrize(
+    ("steps", "between", "step", "last"),
+    [
+        (None, 1, 5, 0),  # the file is gone
+        ([], 1, 5, 0),
+        ([1, 2, 3], 1, 5, 3),
+        ([3, 4, 5], 1, 5, 0),
+        ([1], 10, 20, 1),
+        ([1, 10], 10, 20, 10),
+    ],
+)
+def test_a_log_that_ends_before_the_checkpoint_is_refused(
+    config, made, folder, steps, between, step, last
+):
+    """A hole in the log can never be filled: nothing is changed until somebody decides."""
+    with Recorder(folder, made) as recorder:
+        recorder.log({"step": 1, "train_loss": 2.0})
+        recorder.finish("finished")
+    path = folder / "metrics.jsonl"
+    path.unlink()
+    if steps is not None:
+        path.write_text("".join(row(at) + "\n" for at in steps))
+    before = steps is not None and path.read_text()
+    state = "is missing" if steps is None else f"is whole until step {last} only"
+    words = f"{path} {state}, .* of step {step}: restore the file, or delete the checkpoints after"
+    with (
+        pytest.raises(UserError, match=f"{words} step {last} in {folder}/checkpoints"),
+        Recorder(folder, config(f"log_interval={between}")) as recorder,
+    ):
+        recorder.resume(step)
+    assert before == (steps is not None and path.read_text())
+    assert path.exists() == (steps is not None)
+    assert (folder / "metrics.parquet").exists(), "it may be the log's only copy"
+
+
+@pytest.mark.parametrize(
+    ("steps", "before", "now", "step"),
+    [
+        ([1, 10], 10, 10, 19),  # a checkpoint between two rows
+        ([1], 10, 10, 9),
+        ([1], 10, 1, 9),  # rows were to be further apart when it was written
+        ([1, 10, 20], 1, 1, 29),  # and so in a start before the last one
+        ([1, 2, 3, 10], 1, 10, 19),
+    ],
+)
+def test_rows_that_were_never_due_are_not_missed(config, folder, steps, before, now, step):
+    with Recorder(folder, config(f"log_interval={before}")) as recorder:
+        recorder.finish("interrupted")
+    (folder / "metrics.jsonl").write_text("".join(row(at) + "\n" for at in steps))
+    with Recorder(folder, config(f"log_interval={now}")) as recorder:
+        recorder.resume(step)
+        assert lines(folder) == [row(at) for at in steps]
+
+
 def test_wall_clock_time_adds_up_over_attempts(made, folder, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(record.time, "monotonic", lambda: now[0])
@@ -183,8 +241,9 @@ def test_another_runs_directory_is_refused_with_the_keys_that_differ(made, folde
 
 
 def test_parquet_stands_beside_the_jsonl_of_ended_runs_only(made, folder):
-    for status, there in (("interrupted", False), ("diverged", True)):
+    for status, there in (("interrupted", False), ("diverged", True), ("interrupted", False)):
         with Recorder(folder, made) as recorder:
+            recorder.resume(0)
             assert not (folder / "metrics.parquet").exists()
             recorder.log({"step": 1, "train_loss": 2.0})
             recorder.finish(status)
