@@ -65,13 +65,17 @@ def _override(key: str, value: Any) -> str:
     return f"{key}={value}"
 
 
+def _file(name: str) -> Path:
+    return Path(name) if name.endswith((".yaml", ".yml")) else SWEEPS / f"{name}.yaml"
+
+
 def load_sweep(name: str) -> dict[str, Any]:
     """Read a sweep file, by name or by path, and check its shape.
 
     Returns:
         Its content, every grid as ``{key: [values]}``.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else SWEEPS / f"{name}.yaml"
+    path = _file(name)
     if not path.is_file():
         known = sweep_names()
         raise UserError(
@@ -128,9 +132,21 @@ def expand(name: str, overrides: list[str] | tuple[str, ...] = ()) -> list[Plann
             try:
                 config = compose(combination)
             except UserError as error:
-                raise _clash(name, list(by_key), combination, list(given)) or error from None
+                clash = _clash(name, list(by_key), combination, list(given))
+                raise clash or _blamed(error, name, combination, list(given)) from None
             planned.setdefault(canonical(identity_view(config)), Planned(combination, config))
     return list(planned.values())
+
+
+def _blamed(
+    error: UserError, name: str, combination: tuple[str, ...], given: list[str]
+) -> UserError:
+    """Let an error name the sweep's file, unless the overrides that were given fail alone."""
+    try:
+        compose([word for word in combination if word.partition("=")[0] in given])
+    except UserError:
+        return error
+    return UserError(f"{_file(name)}: {error}")
 
 
 def _clash(

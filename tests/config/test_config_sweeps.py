@@ -89,6 +89,7 @@ def test_an_unknown_sweep_is_answered_with_the_nearest():
         ("runs: [{grid: {learning_rate: [1e-3]}}]", "unknown key 'learning_rate'"),
         ("runs: [{grid: {optimizer: [adam]}}]", "unknown optimizer 'adam'"),
         ("runs: [{grid: {optimizer.beta: [2]}}]", "optimizer.beta must be"),
+        ("runs: [{grid: {lr: [{a: 1}]}}]", "cannot read the override"),
         ("runs: [", "not valid YAML"),
     ],
 )
@@ -96,3 +97,12 @@ def test_a_bad_sweep_file_ends_in_one_sentence(sweep, text, words):
     with pytest.raises(UserError, match=words) as caught:
         expand(sweep(text))
     assert "\n" not in str(caught.value)
+    assert "mine.yaml" in str(caught.value)
+
+
+def test_the_file_is_named_for_its_own_mistakes_alone(sweep):
+    path = sweep("runs: [{grid: {optimizer: [powerstep], optimizer.beta: [2]}}]")
+    with pytest.raises(UserError, match=r"mine\.yaml: optimizer\.beta must be"):
+        expand(path, ["lr=1e-3"])
+    with pytest.raises(UserError, match=r"^unknown key 'lrr'"):
+        expand(path, ["lrr=1e-3"])
