@@ -17,6 +17,8 @@ from powerstep_repro.bench.timing import ROUNDS
 from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.optim import names
 
+RESULTS = Path("results/bench")
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run what was asked for; print tables and write JSON."""
@@ -24,14 +26,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = _device(options.device)
     cuda = device.type == "cuda"
     models = options.models or (["gpt2_small", "gpt2_medium"] if cuda else ["gpt2_mini"])
-    output.make_folder(options.out)
+    folder = options.out or RESULTS
+    output.make_folder(folder)
     console = Console(width=None if Console().is_terminal else 130)
     header = output.header(device)
 
     def finish(kind: str, results: dict, show) -> None:
         results = header | results
         show(results, console)
-        console.print(f"written to {output.save(results, kind, options.out)}")
+        if kind == "optimizers" and options.only and not options.out:
+            console.print("not written: --only measures a part, and --out names no folder for it")
+            return
+        console.print(f"written to {output.save(results, kind, folder)}")
 
     if options.tune:
         if not cuda:
@@ -142,8 +148,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument(
-        "--only", type=_pattern, metavar="REGEX", help="only optimizers whose label matches"
-    )
+        "--only", type=_pattern, metavar="REGEX",
+        help="only optimizers whose label matches; their JSON is written only with --out",
+    )  # fmt: skip
     parser.add_argument(
         "--seconds", type=_seconds, default=0.25, help="of each of a contender's three rounds"
     )
@@ -154,7 +161,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--tune", action="store_true", help="first try ways to cut and compile the fused kernels"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("results/bench"), metavar="DIR", help="for the JSON files"
+        "--out", type=Path, metavar="DIR", help=f"for the JSON files (default: {RESULTS})"
     )
     group = parser.add_argument_group("training")
     group.add_argument(

@@ -128,6 +128,15 @@ def test_command_writes_what_it_shows(tmp_path, capsys):
         assert "CPU" in results["device"]
 
 
+def test_a_part_of_the_optimizers_never_replaces_the_whole_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["optimizers", "--only", "powerstep .foreach", "--seconds", "0.001"])
+    shown = capsys.readouterr().out
+    assert "powerstep (foreach)" in shown
+    assert "not written: --only measures a part" in shown
+    assert not list(tmp_path.glob("results/bench/*"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
