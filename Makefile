@@ -87,6 +87,10 @@ data-c4: $(DATA_READY) ## download and tokenize C4
 
 all: $(addprefix fig-,$(FIGURES)) tables report ## every figure, every table, the report
 
-clean: ## remove the environment, caches and the tiny profile's results; data and evidence stay
+# Of `paper`, whose runs need the paper's hardware, the pages that say so: only while it has no runs.
+clean: ## remove environment, caches, results of tiny, of paper if it has no runs; data and evidence stay
 	rm -rf $(VENV) results/tiny build dist .pytest_cache .ruff_cache .hypothesis
+	[ -e results/paper/runs ] || \
+	  rm -rf $(addprefix results/paper/,figures tables REPORT*.md report*.html)
+	@rmdir results/paper 2>/dev/null || true
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Guards what the make targets hand on: the words of ARGS reach every command that takes them."""
+"""Guards what the make targets hand on to their commands, and what `make clean` leaves alone."""
 
 import shutil
 import subprocess
@@ -12,7 +12,9 @@ SWEEP = "sweep small profile=tiny"
 WORDS = "results_dir=my results seed=1,2"
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+
+
 @pytest.mark.parametrize(
     ("target", "args", "commands"),
     [
@@ -40,3 +42,26 @@ def test_overrides_reach_every_command_and_options_the_sweep_alone(
     if target == "fig-small":
         expected.append(expected[-1].replace("plot small", "table valid_small"))
     assert done.stdout.splitlines() == expected
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_clean_takes_what_make_made_and_neither_data_nor_evidence(tmp_path, runs):
+    """Pages of a profile without runs can be drawn again; with runs they may be evidence."""
+    pages = [f"paper/{name}" for name in ("figures/a.png", "tables/a.md", "REPORT.md")]
+    made = ["../.venv/x", "tiny/runs/x", *pages, "paper/report-lr=1.html"]
+    stays = ["h100/figures/a.png", "bench/a.json", "../data/x", "paper/notes.md"]
+    if runs:
+        stays += [*pages, "paper/runs/x/summary.json"]
+        made = made[:2]
+    results = tmp_path / "results"
+    for name in (*made, *stays):
+        (results / name).parent.mkdir(parents=True, exist_ok=True)
+        (results / name).touch()
+    clean = ["make", "-s", "-f", str(ROOT / "Makefile"), "clean", "VENV=.venv"]
+    subprocess.run(clean, cwd=tmp_path, check=True)
+    assert not [name for name in made if (results / name).exists()]
+    assert not [name for name in stays if not (results / name).exists()]
+    if not runs:
+        (results / "paper" / "notes.md").unlink()
+        subprocess.run(clean, cwd=tmp_path, check=True)
+        assert not (results / "paper").exists(), "what is left is an empty folder"
