@@ -27,7 +27,7 @@ from torch import Tensor
 
 from powerstep_repro.optim import compiled
 from powerstep_repro.optim.fused import available as fused_available
-from powerstep_repro.optim.rules import Choice, Interval, LearningRate
+from powerstep_repro.optim.rules import Choice, Interval, LearningRate, refuse_misspelt
 from powerstep_repro.optim.shielding import check_fit, shielded, unshielded
 
 IMPLEMENTATIONS = ("auto", "reference", "foreach", "fused")
@@ -55,6 +55,8 @@ class BaseOptimizer(torch.optim.Optimizer):
     - A fused kernel works under ``torch.amp.GradScaler`` without a host sync: gradients are divided
       by the attribute ``grad_scale``, and a step at which ``found_inf`` is not 0 changes nothing,
       counters included. Other steps refuse ``found_inf``.
+    - A hyperparameter that is written into ``param_groups`` is checked at the next step (unless
+      that is compiled as a whole by ``torch.compile``), a tensor rate by its shape alone.
     - ``load_state_dict`` keeps dtype and bits of the state. Hyperparameters come from the
       checkpoint, as in torch; one that the checkpoint does not know keeps its present value.
       ``implementation`` is no property of the run: the present one stays.
@@ -100,8 +102,12 @@ class BaseOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; its own hyperparameters are checked like the constructor's."""
+        """Add a group; its own hyperparameters are checked like the constructor's.
+
+        Other keys are the user's own, as in torch, unless one looks like a misspelt hyperparameter.
+        """
         group = self._checked({**self.defaults, **param_group})
+        refuse_misspelt(param_group, (*self.rules, "implementation"), type(self).__name__)
         params = group["params"]
         if isinstance(params, Tensor):
             params = [params]

@@ -4,9 +4,10 @@ The plain form (``float``, ``int``, ``tuple``) is what lands in ``param_groups``
 checkpoint holds neither numpy scalars nor a config library's lists.
 """
 
+import difflib
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,27 @@ from torch import Tensor
 # How far below 0 a learning rate may be: a step of that size changes no float32 weight.
 ROUNDING = 1e-12
 
+# From where on difflib calls two names close: "bta" is (0.86) to "beta", "meta" is not (0.75).
+CLOSE = 0.85
+
 
 def _number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def refuse_misspelt(keys: Iterable[str], known: Collection[str], owner: str) -> None:
+    """Refuse keys close to a known name; "lr_scale" or "decay" is a name of the user's own.
+
+    Raises:
+        ValueError: One is close: a letter too many, too few or wrong, or of the other case.
+    """
+    for key in keys:
+        near = difflib.get_close_matches(str(key).lower(), known, n=1, cutoff=CLOSE)
+        if key not in known and near and f"_{near[0]}_" not in f"_{key}_":
+            raise ValueError(
+                f"{owner} has no hyperparameter {key!r}; did you mean {near[0]!r}? "
+                f"allowed: {', '.join(known)}"
+            )
 
 
 class Interval:
