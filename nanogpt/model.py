@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanogpt.errors import InputError
-from nanogpt.kernels import add_norm, gelu, linear_cross_entropy
+from nanogpt.kernels import add_norm, gelu_linear, linear_cross_entropy
 
 
 class Output(NamedTuple):
@@ -90,7 +90,8 @@ class MLP(nn.Module):
         self.proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        return F.dropout(self.proj(gelu(self.fc(x))), self.dropout, self.training)
+        y = gelu_linear(self.fc(x), self.proj.weight)
+        return F.dropout(y, self.dropout, self.training)
 
 
 class Block(nn.Module):

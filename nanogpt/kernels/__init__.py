@@ -1,9 +1,9 @@
 """What the compiler leaves on the table: passes over memory, each as one Triton kernel.
 
-``add_norm`` adds a branch to the residual stream and normalises the sum; ``gelu`` is the exact one;
-``linear_cross_entropy`` is the output layer with its loss. On CUDA, where Triton is installed, they
-are kernels that move each element as seldom as possible; elsewhere they are the same sums in plain
-torch. Importing this package does not import Triton.
+``add_norm`` adds a branch to the residual stream and normalises the sum; ``gelu_linear`` is GELU
+with the layer after it; ``linear_cross_entropy`` is the output layer with its loss. On CUDA, where
+Triton is installed, they are kernels that move each element as seldom as possible; elsewhere they
+are the same sums in plain torch. Importing this package does not import Triton.
 
 No kernel takes a float as an argument: in a compiled graph it would be one of 64 bits, and all
 arithmetic that it enters with it.
@@ -34,13 +34,18 @@ def add_norm(residual: Tensor, branch: Tensor, norm: nn.LayerNorm) -> tuple[Tens
     return residual, norm(residual)
 
 
-def gelu(x: Tensor) -> Tensor:
-    """Return GELU of ``x``, any shape, by the error function and not its tanh approximation."""
-    if _fused(x):
-        from nanogpt.kernels.activation import Gelu
+def gelu_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """Return ``gelu(x) @ weight.T``, GELU by the error function and not its tanh approximation.
 
-        return Gelu.apply(x)
-    return F.gelu(x)
+    Args:
+        x: (..., H).
+        weight: (C, H).
+    """
+    if _fused(x):
+        from nanogpt.kernels.activation import GeluLinear
+
+        return GeluLinear.apply(x, weight)
+    return F.linear(F.gelu(x), weight)
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ POINTERS = {
     "residual": "*fp32", "branch": "*bf16", "weight": "*fp32", "added": "*fp32",
     "normed": "*bf16", "means": "*fp32", "scales": "*fp32", "normed_grad": "*bf16",
     "added_grad": "*fp32", "residual_grad": "*fp32", "branch_grad": "*bf16",
-    "weight_grads": "*fp32", "x": "*bf16", "y": "*bf16", "y_grad": "*bf16", "x_grad": "*bf16",
+    "weight_grads": "*fp32", "weight_t": "*bf16", "x": "*bf16", "y": "*bf16", "y_grad": "*bf16",
+    "x_grad": "*bf16",
 }  # fmt: skip
 INTEGERS = ("n_rows", "width", "n")  # a float would come in 64 bits, as compiled graphs pass it
 
@@ -63,6 +64,13 @@ if __name__ == "__main__":
             activation._gelu_backward,
             {"BLOCK": activation.BACKWARD[0]},
             activation.BACKWARD[1],
+        ),
+        (
+            "product_gelu_backward",
+            activation._product_gelu_backward,
+            {"WIDTH": 768, "ROWS": activation.TILE[0], "COLUMNS": activation.TILE[1]}
+            | {"INNER": activation.TILE[2], "GROUP": activation.GROUP},
+            activation.TILE_WARPS,
         ),
     ):
         compiled = compile_kernel(kernel, constants, warps)

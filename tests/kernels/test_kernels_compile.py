@@ -29,6 +29,7 @@ def test_they_compile_to_vector_accesses(tmp_path):
         "add_norm_backward",
         "gelu",
         "gelu_backward",
+        "product_gelu_backward",
     }
     for name, found in report.items():
         assert found["cubin"] > 0, name
