@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanogpt.errors import InputError
-from nanogpt.kernels import add_norm, gelu_linear, linear_cross_entropy
+from nanogpt.kernels import add_norm, gelu_linear, linear_cross_entropy, split_linear
 
 
 class Output(NamedTuple):
@@ -72,7 +72,7 @@ class Attention(nn.Module):
         b, t, c = x.shape
         q, k, v = (
             part.view(b, t, self.n_head, c // self.n_head).transpose(1, 2)  # (B, heads, T, C/heads)
-            for part in self.qkv(x).split(c, dim=2)
+            for part in split_linear(x, self.qkv.weight)
         )
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)

@@ -1,9 +1,10 @@
 """What the compiler leaves on the table: passes over memory, each as one Triton kernel.
 
 ``add_norm`` adds a branch to the residual stream and normalises the sum; ``gelu_linear`` is GELU
-with the layer after it; ``linear_cross_entropy`` is the output layer with its loss. On CUDA, where
-Triton is installed, they are kernels that move each element as seldom as possible; elsewhere they
-are the same sums in plain torch. Importing this package does not import Triton.
+with the layer after it; ``split_linear`` is the layer of queries, keys and values;
+``linear_cross_entropy`` is the output layer with its loss. On CUDA, where Triton is installed, each
+element is moved as seldom as possible; elsewhere they are the same sums in plain torch. Importing
+this package does not import Triton.
 
 No kernel takes a float as an argument: in a compiled graph it would be one of 64 bits, and all
 arithmetic that it enters with it.
@@ -65,6 +66,20 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Ten
 
         return LinearCrossEntropy.apply(hidden, weight, targets)
     return F.cross_entropy(F.linear(hidden, weight).float(), targets)
+
+
+def split_linear(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """Return ``x @ weight.T`` in three parts of equal width.
+
+    Args:
+        x: (..., C).
+        weight: (3 * D, C).
+    """
+    if _fused(x):
+        from nanogpt.kernels.projection import SplitLinear
+
+        return SplitLinear.apply(x, weight)
+    return F.linear(x, weight).chunk(3, -1)
 
 
 def _fused(tensor: Tensor) -> bool:

@@ -15,6 +15,7 @@ from nanogpt.kernels import norm as norm_kernels
 from nanogpt.kernels.activation import GeluLinear
 from nanogpt.kernels.cross_entropy import LinearCrossEntropy
 from nanogpt.kernels.norm import AddNorm
+from nanogpt.kernels.projection import SplitLinear
 from nanogpt.model import GPT, GPTConfig
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -158,6 +159,24 @@ def test_gelu_keeps_its_precision_in_the_tail(device):
     far = torch.tensor([-1e4, 1e4, 3e38, float("inf"), float("nan")], device=device)
     assert gelu(far).tolist()[:4] == [0.0, 1e4, pytest.approx(3e38), float("inf")]
     assert gelu(far)[4].isnan()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_split_layer_and_its_gradients(device, dtype, compiled):
+    """Parts in their order, each with its own gradient, from tensors that lie anywhere."""
+    x, weight = draw(device, 2, 3, 8, dtype=dtype), draw(device, 12, 8, dtype=dtype, seed=1)
+    above = [draw(device, 3, 2, 4, dtype=dtype, seed=seed).detach() for seed in (2, 3, 4)]
+
+    def gradients(parts):
+        total = sum((part.transpose(0, 1) * a).sum() for part, a in zip(parts, above, strict=True))
+        return torch.autograd.grad(total, [x, weight])
+
+    expected = F.linear(x, weight).chunk(3, -1)
+    split = torch.compile(SplitLinear.apply, backend="aot_eager") if compiled else SplitLinear.apply
+    got = split(x, weight)
+    for a, b in zip((*got, *gradients(got)), (*expected, *gradients(expected)), strict=True):
+        close(a, b, dtype)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
