@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ class Job:
     """One way to train.
 
     Args:
+        who: The trainer, "this project" or "nanoGPT".
         model: Name of one of ``MODELS``.
         optimizer: Name in the registry.
         precision: "amp_bf16", "bf16" or "fp32".
@@ -50,6 +50,7 @@ class Job:
         compile: Whether the model is compiled.
     """
 
+    who: str
     model: str
     optimizer: str
     precision: str
@@ -69,14 +70,13 @@ def bench_training(jobs: Sequence[Job], device: torch.device, nanogpt: Path | No
     """Train for a few steps in each way.
 
     Args:
-        jobs: What to time. Under ``torchrun`` all ranks take part.
+        jobs: What to time. Under ``torchrun`` all ranks take part, and none may be nanoGPT's.
         device: Where.
-        nanogpt: A clone of nanoGPT, whose ``train.py`` then runs at the same numbers as every
-            job with AdamW (not under ``torchrun``).
+        nanogpt: A clone of nanoGPT, whose ``train.py`` runs at the numbers of its jobs.
 
     Returns:
-        ``rows``, one a job and trainer: tokens a second of each round and their median, MFU,
-        parameters; or why it ``failed``.
+        ``rows``, one a job: tokens a second of each round and their median, MFU, parameters; or
+        why it ``failed``.
     """
     if nanogpt is not None and not (nanogpt / "train.py").is_file():
         raise UserError(f"--nanogpt {nanogpt}: there is no train.py in that folder")
@@ -84,19 +84,19 @@ def bench_training(jobs: Sequence[Job], device: torch.device, nanogpt: Path | No
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         for job in jobs:
             data = _random_tokens(Path(scratch) / str(job.shape.vocab_size), job.shape.vocab_size)
-            trainers = {"this project": partial(_ours, job, device, data)}
-            if nanogpt is not None and job.optimizer == "adamw" and job.precision != "bf16":
-                trainers["nanoGPT"] = partial(_nanogpt, job, device, data, nanogpt)
-            for who, times in trainers.items():
-                try:
-                    rows.append(_row(who, job, device, times()))
-                except OutOfMemory:  # a micro-batch too large for the card; others may fit
-                    rows.append(asdict(job) | {"who": who, "failed": "out of memory"})
-                _release_memory(device)
+            try:
+                if job.who == "nanoGPT":
+                    times = _nanogpt(job, device, data, nanogpt)
+                else:
+                    times = _ours(job, device, data)
+                rows.append(_row(job, device, times))
+            except OutOfMemory:  # a micro-batch too large for the card; others may fit
+                rows.append(asdict(job) | {"failed": "out of memory"})
+            _release_memory(device)
     return {"rows": rows}
 
 
-def _row(who: str, job: Job, device: torch.device, seconds: list[float]) -> dict[str, Any]:
+def _row(job: Job, device: torch.device, seconds: list[float]) -> dict[str, Any]:
     """Return a row from the seconds of each step."""
     part = len(seconds) // ROUNDS
     rounds = [statistics.median(seconds[i * part : (i + 1) * part]) for i in range(ROUNDS)]
@@ -107,7 +107,6 @@ def _row(who: str, job: Job, device: torch.device, seconds: list[float]) -> dict
     peak = peak_flops(device_name(device), job.precision)
     world = Runtime().world
     return asdict(job) | {
-        "who": who,
         "params": model.n_params(),
         "world": world,
         "tokens_per_s": rate,

@@ -164,8 +164,11 @@ def test_nanogpt_runs_at_the_same_numbers(tmp_path, monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(training, "_ours", lambda *_: [0.5, 0.25, 1.0])
-    job = training.Job("gpt2_mini", "adamw", "fp32", 8, 4, 16, 3, compile=False)
-    rows = training.bench_training([job], CPU, tmp_path)["rows"]
+    jobs = [
+        training.Job(who, "gpt2_mini", "adamw", "fp32", 8, 4, 16, 3, compile=False)
+        for who in ("this project", "nanoGPT")
+    ]
+    rows = training.bench_training(jobs, CPU, tmp_path)["rows"]
     command, cwd = seen[0]
     assert cwd == tmp_path
     assert command[0] == sys.executable
@@ -196,6 +199,7 @@ def test_each_trainer_at_its_best_micro_batch(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "gpt2_mini, fp32: 2.000 × nanoGPT" in shown
     assert "out of memory" in shown
+    assert shown.count("nanoGPT  ") == shown.count("this project  ") == 3
 
     def too_large(*_):
         raise OutOfMemory("at all")
