@@ -106,11 +106,12 @@ def train(
             for step, (tokens, targets) in batches:
                 lr = run.set_learning_rate(step)
                 losses = run.accumulate(step, tokens, targets)
-                enqueued = _Enqueued(step, lr, run.agree(*losses, signals))
+                agreed = run.agree(*losses, signals)
+                enqueued = _Enqueued(step, lr, runtime.to_host(agreed))
                 if unread and (result := run.settle(unread)):
                     return result
                 if run.takes_flag:
-                    run.update_if_finite(enqueued.agreed)
+                    run.update_if_finite(agreed)
                 unread = enqueued if run.takes_flag and not run.at_rest(step) else None
                 if unread is None and (result := run.settle(enqueued)):
                     return result
@@ -131,7 +132,7 @@ class _Enqueued(NamedTuple):
 
     step: int
     lr: float
-    agreed: Tensor  # what :meth:`_Run.read` reads
+    outcome: Callable[[], list[float]]  # of :meth:`_Run.agree`
 
 
 @dataclass
@@ -202,12 +203,12 @@ class _Run:
         norms = torch._foreach_norm(self.gradients(), 2, dtype=torch.float32)
         return torch.cat([torch.stack(norms).norm().view(1), sums])
 
-    def read(self, agreed: Tensor) -> tuple[float, float | None, float, int | None]:
+    def read(self, enqueued: _Enqueued) -> tuple[float, float | None, float, int | None]:
         """Return mean losses over the ranks, gradient norm and stop signal.
 
         The only place in a step where the host waits for the device.
         """
-        norm, loss, *asked = agreed.tolist()
+        norm, loss, *asked = enqueued.outcome()
         aux_loss = asked.pop() / self.runtime.world if len(asked) > len(SIGNALS) else None
         stop = next((number for number, count in zip(SIGNALS, asked, strict=True) if count), None)
         return loss / self.runtime.world, aux_loss, norm, stop
@@ -220,7 +221,7 @@ class _Run:
     def settle(self, enqueued: _Enqueued) -> Result | None:
         """Read a step's outcome; evaluate, log and save where due; say how the run ends, if so."""
         settings, step = self.settings, enqueued.step
-        loss, aux_loss, norm, stop = self.read(enqueued.agreed)
+        loss, aux_loss, norm, stop = self.read(enqueued)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite and not self.takes_flag:
             self.update(norm)
