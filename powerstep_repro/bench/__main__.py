@@ -66,8 +66,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.what in ("training", "all"):
         from powerstep_repro.bench.training import bench_training
 
-        results = bench_training(_jobs(options, models, cuda), device, options.nanogpt)
-        if int(os.environ.get("RANK", 0)) == 0:
+        main_rank = int(os.environ.get("RANK", 0)) == 0
+
+        def tell(results: dict) -> None:
+            """Keep what there is, should the rest be cut off."""
+            if main_rank:
+                output.save(header | results, "training", folder, complete=False)
+                console.print(output.brief(results["rows"][-1]))
+
+        jobs = _jobs(options, models, cuda)
+        results = bench_training(jobs, device, options.nanogpt, tell)
+        if main_rank:
             finish("training", results, output.show_training)
 
 

@@ -40,12 +40,13 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"--out {folder} is no folder to write to: {error.strerror}") from None
 
 
-def save(results: dict, kind: str, folder: Path) -> Path:
-    """Write ``results`` as ``folder/<kind>-<device>.json``."""
+def save(results: dict, kind: str, folder: Path, complete: bool = True) -> Path:
+    """Write ``results`` as ``folder/<kind>-<device>.json``; with ``.partial`` until complete."""
     device = re.sub(r"[^a-z0-9]+", "-", results["device"].lower()).strip("-")
     path = folder / f"{kind}-{device}.json"
-    path.write_text(json.dumps(results, indent=1) + "\n")
-    return path
+    partial = path.with_suffix(".json.partial")
+    partial.write_text(json.dumps(results, indent=1) + "\n")
+    return partial.replace(path) if complete else partial
 
 
 def show_optimizers(results: dict, console: Console) -> None:
@@ -95,6 +96,13 @@ def show_tuning(results: dict, console: Console) -> None:
                 f"{row['times_floor']:.3f}",
             )
         console.print(table)
+
+
+def brief(row: dict) -> str:
+    """Return a training row in a line."""
+    found = row.get("failed") or f"{row['tokens_per_s']:,.0f} tokens/s"
+    way = (row["who"], row["model"], row["optimizer"], row["precision"])
+    return f"{', '.join(way)}, {row['micro']} a pass: {found}"
 
 
 def show_training(results: dict, console: Console) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,13 +66,19 @@ class Job:
         return GPTConfig(**asdict(MODELS[self.model]) | {"context": self.context})
 
 
-def bench_training(jobs: Sequence[Job], device: torch.device, nanogpt: Path | None) -> dict:
+def bench_training(
+    jobs: Sequence[Job],
+    device: torch.device,
+    nanogpt: Path | None,
+    tell: Callable[[dict], None] = lambda _: None,
+) -> dict:
     """Train for a few steps in each way.
 
     Args:
         jobs: What to time. Under ``torchrun`` all ranks take part, and none may be nanoGPT's.
         device: Where.
         nanogpt: A clone of nanoGPT, whose ``train.py`` runs at the numbers of its jobs.
+        tell: Gets what there is after each job: one takes a minute or more.
 
     Returns:
         ``rows``, one a job: tokens a second of each round and their median, MFU, parameters; or
@@ -93,6 +99,7 @@ def bench_training(jobs: Sequence[Job], device: torch.device, nanogpt: Path | No
             except OutOfMemory:  # a micro-batch too large for the card; others may fit
                 rows.append(asdict(job) | {"failed": "out of memory"})
             _release_memory(device)
+            tell({"rows": rows})
     return {"rows": rows}
 
 

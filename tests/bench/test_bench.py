@@ -179,6 +179,28 @@ def test_nanogpt_runs_at_the_same_numbers(tmp_path, monkeypatch):
     assert rows[1]["step_ms"] == pytest.approx(106.5)
 
 
+def test_a_benchmark_that_is_cut_off_keeps_what_it_measured(tmp_path, monkeypatch, capsys):
+    """In a file that no reader takes for a whole one; the whole one of before stays."""
+    options = ["training", "--optimizers", "adamw", "--out", str(tmp_path)]
+    monkeypatch.setattr(training, "_ours", lambda *_: [0.5] * 3)
+    main(options)
+    (whole,) = tmp_path.iterdir()
+    before = whole.read_bytes()
+
+    def cut_off(job, *_):
+        if job.micro == 4:
+            raise KeyboardInterrupt
+        return [0.25] * 3
+
+    monkeypatch.setattr(training, "_ours", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        main([*options, "--micro-batches", "8", "4"])
+    assert "this project, gpt2_mini, adamw, fp32, 8 a pass: " in capsys.readouterr().out
+    assert whole.read_bytes() == before
+    partial = json.loads((tmp_path / f"{whole.name}.partial").read_text())
+    assert [row["step_ms"] for row in partial["rows"]] == [250.0]
+
+
 def test_each_trainer_at_its_best_micro_batch(tmp_path, monkeypatch, capsys):
     """A micro-batch too large for one of them is said to be so and ends neither."""
     (tmp_path / "train.py").touch()
@@ -199,7 +221,7 @@ def test_each_trainer_at_its_best_micro_batch(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "gpt2_mini, fp32: 2.000 × nanoGPT" in shown
     assert "out of memory" in shown
-    assert shown.count("nanoGPT  ") == shown.count("this project  ") == 3
+    assert shown.count("nanoGPT, gpt2_mini") == shown.count("this project, gpt2_mini") == 3
 
     def too_large(*_):
         raise OutOfMemory("at all")
