@@ -29,6 +29,7 @@ from powerstep_repro.optim import compiled
 from powerstep_repro.optim.fused import available as fused_available
 from powerstep_repro.optim.rules import Choice, Interval, LearningRate, refuse_misspelt
 from powerstep_repro.optim.shielding import check_fit, shielded, unshielded
+from powerstep_repro.optim.tensors import local, math_dtype
 
 IMPLEMENTATIONS = ("auto", "reference", "foreach", "fused")
 
@@ -398,32 +399,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)
 
 
-def zeros_like_state(p: Tensor) -> Tensor:
-    """Return zeros in the shape of ``p``: contiguous, in the arithmetic's dtype."""
-    return torch.zeros_like(p, dtype=math_dtype(p), memory_format=torch.contiguous_format)
-
-
-def step_counter(p: Tensor) -> Tensor:
-    """Return a counter of steps on the device of ``p``, where reading it costs no sync."""
-    return torch.zeros((), dtype=torch.float32, device=p.device)
-
-
-def math_dtype(p: Tensor) -> torch.dtype:
-    """Return the dtype of arithmetic and state for ``p``: float64 for float64, else float32."""
-    return torch.float64 if p.dtype == torch.float64 else torch.float32
-
-
 def _transposed(states: list[dict[str, Tensor]]) -> dict[str, list[Tensor]]:
     return {name: [state[name] for state in states] for name in states[0]}
-
-
-def local(t: Tensor) -> Tensor:
-    """Return the local shard of a DTensor: every rule here works element by element or block."""
-    # Looking up an attribute that is not there would take most of a fused step's time.
-    return t if type(t) in _PLAIN else getattr(t, "_local_tensor", t)
-
-
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _bundle_limit(device: torch.device) -> int:

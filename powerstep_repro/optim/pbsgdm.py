@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from powerstep_repro.optim.base import BaseOptimizer, zeros_like_state
+from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.functional import (
     descend,
     foreach_descend,
@@ -16,6 +16,7 @@ from powerstep_repro.optim.functional import (
 from powerstep_repro.optim.fused import Moment, fused_step
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Interval
+from powerstep_repro.optim.tensors import zeros_like_state
 
 
 @register("pbsgdm", bytes_per_param=4)

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from powerstep_repro.optim.base import local
 from powerstep_repro.optim.blockwise import BlockwiseOptimizer
 from powerstep_repro.optim.functional import descend, signed_power
 from powerstep_repro.optim.fused import Moment, fused_step
@@ -19,6 +18,7 @@ from powerstep_repro.optim.quantize import (
 )
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Choice, Interval, PositiveInt
+from powerstep_repro.optim.tensors import local
 
 
 @register("powerstep_int8", bytes_per_param=lambda hyper: 1 + 4 / hyper["block_size"])

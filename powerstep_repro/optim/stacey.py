@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from powerstep_repro.optim.base import BaseOptimizer, math_dtype, zeros_like_state
+from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.functional import descend
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Interval, Pair
+from powerstep_repro.optim.tensors import math_dtype, zeros_like_state
 
 
 @register("stacey", bytes_per_param=8)

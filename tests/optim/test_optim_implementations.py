@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from powerstep_repro.optim import base as base_module
 from powerstep_repro.optim import create, names
-from powerstep_repro.optim.base import BaseOptimizer, zeros_like_state
+from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.functional import foreach_signed_power, signed_power
+from powerstep_repro.optim.tensors import zeros_like_state
 
 OURS = [name for name in names() if name != "adamw"]
 SIZES = st.lists(st.sampled_from([0, 1, 2, 31, 127, 128, 129, 300, 1025]), min_size=1, max_size=6)
