@@ -24,6 +24,7 @@ from nanogpt.loop import train
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.runtime import Runtime, decay_groups, seeded
 from nanogpt.settings import Settings
+from nanogpt.signals import obey
 from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.optim import create
 
@@ -87,9 +88,10 @@ def record(options: argparse.Namespace) -> list[float]:
             eval_windows=1,
         )
         data = TokenData.open(options.data)
-        train(
+        result = train(
             settings, model=model, optimizer=optimizer, data=data, runtime=runtime, recorder=losses
         )
+        obey(result.signal)
     return losses
 
 

@@ -41,3 +41,16 @@ class StopSignals:
         elif now - self._since > SAME_REQUEST_S:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+
+def obey(number: int | None) -> None:
+    """End as Python ends by a signal that was noted before; nothing if there was none.
+
+    Raises:
+        KeyboardInterrupt: For SIGINT.
+        SystemExit: For another, with code 128 + number.
+    """
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if number is not None:
+        raise SystemExit(128 + number)

@@ -223,54 +223,23 @@ def _compute(
     config: dict[str, Any], data: Any, folder: Path, runtime: Any, recorder: Any
 ) -> tuple[Any, dict]:
     """Build model and optimizer and train; returns the trainer's result and measured facts."""
-    import torch
-
-    from nanogpt.checkpoint import CheckpointStore
-    from nanogpt.loop import train
-    from nanogpt.runtime import decay_groups, seeded
-    from nanogpt.settings import Settings
-    from powerstep_repro import models
-    from powerstep_repro.optim import create, state_bytes
+    from nanogpt.signals import StopSignals, obey
     from powerstep_repro.progress import Progress
-    from powerstep_repro.runs import provenance
 
     again = recorder is not None and bool(recorder.previous)
     with runtime, Progress(again) as progress:
-        seeded(config["seed"])
-        # The top-level context counts: the model's own is only its default.
-        shape = {**config["model"], "context": config["context"]}
-        with runtime.memory_errors():
-            model = runtime.place(models.build(shape))
-        cuda = runtime.device.type == "cuda"
-        if recorder is not None:
-            recorder.summary(
-                device=torch.cuda.get_device_name() if cuda else provenance.processor_name(),
-                device_uuid=provenance.card_uuid() if cuda else None,
-                world_size=runtime.world,
-                n_params=model.n_params(),
-                n_active_params=model.n_active_params(),
-                flops_per_token=model.flops_per_token(config["context"]),
-                versions=provenance.versions(),
-                **provenance.git_state(),
-            )
-        hyperparameters = {k: v for k, v in config["optimizer"].items() if k != "name"}
-        try:
-            optimizer = create(
-                config["optimizer"]["name"],
-                decay_groups(model, config["weight_decay"], on=config["weight_decay_on"]),
-                lr=config["lr"],
-                weight_decay=config["weight_decay"],
-                implementation=config["implementation"],
-                **hyperparameters,
-            )
-        except (ValueError, TypeError) as error:  # the library's own refusal of a hyperparameter
-            raise UserError(f"optimizer={config['optimizer']['name']}: {error}") from error
-        settings = {name: config[name] for name in Settings.__dataclass_fields__}
-        settings["micro_batch"] = _micro_batch(config, runtime.world)
+        # A package half imported, and torch imports some of its own late, would end the run with
+        # an error of that package's instead.
+        with StopSignals() as signals:
+            parts = _build(config, runtime, recorder)
+        obey(signals.received)
+        from nanogpt.checkpoint import CheckpointStore
+        from nanogpt.loop import train
+        from powerstep_repro.optim import state_bytes
+        from powerstep_repro.runs import provenance
+
         result = train(
-            Settings(**settings),
-            model=model,
-            optimizer=optimizer,
+            **parts,
             data=data,
             runtime=runtime,
             recorder=recorder,
@@ -280,9 +249,54 @@ def _compute(
             progress=progress,
         )
         return result, {
-            "optimizer_state_bytes": state_bytes(optimizer),
+            "optimizer_state_bytes": state_bytes(parts["optimizer"]),
             "peak_memory_bytes": runtime.peak_memory_bytes() or provenance.peak_process_bytes(),
         }
+
+
+def _build(config: dict[str, Any], runtime: Any, recorder: Any) -> dict[str, Any]:
+    """Return settings, model and optimizer by name, as the trainer takes them."""
+    import torch
+
+    import nanogpt.loop  # noqa: F401, with the model's and the optimizer's, while signals wait
+    from nanogpt.runtime import decay_groups, seeded
+    from nanogpt.settings import Settings
+    from powerstep_repro import models
+    from powerstep_repro.optim import create
+    from powerstep_repro.runs import provenance
+
+    seeded(config["seed"])
+    # The top-level context counts: the model's own is only its default.
+    shape = {**config["model"], "context": config["context"]}
+    with runtime.memory_errors():
+        model = runtime.place(models.build(shape))
+    cuda = runtime.device.type == "cuda"
+    if recorder is not None:
+        recorder.summary(
+            device=torch.cuda.get_device_name() if cuda else provenance.processor_name(),
+            device_uuid=provenance.card_uuid() if cuda else None,
+            world_size=runtime.world,
+            n_params=model.n_params(),
+            n_active_params=model.n_active_params(),
+            flops_per_token=model.flops_per_token(config["context"]),
+            versions=provenance.versions(),
+            **provenance.git_state(),
+        )
+    hyperparameters = {k: v for k, v in config["optimizer"].items() if k != "name"}
+    try:
+        optimizer = create(
+            config["optimizer"]["name"],
+            decay_groups(model, config["weight_decay"], on=config["weight_decay_on"]),
+            lr=config["lr"],
+            weight_decay=config["weight_decay"],
+            implementation=config["implementation"],
+            **hyperparameters,
+        )
+    except (ValueError, TypeError) as error:  # the library's own refusal of a hyperparameter
+        raise UserError(f"optimizer={config['optimizer']['name']}: {error}") from error
+    settings = {name: config[name] for name in Settings.__dataclass_fields__}
+    settings["micro_batch"] = _micro_batch(config, runtime.world)
+    return {"settings": Settings(**settings), "model": model, "optimizer": optimizer}
 
 
 def _micro_batch(config: dict[str, Any], world: int) -> int | None:

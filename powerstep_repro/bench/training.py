@@ -24,6 +24,7 @@ from nanogpt.loop import train
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.runtime import Runtime, decay_groups, seeded
 from nanogpt.settings import Settings
+from nanogpt.signals import obey
 from powerstep_repro.bench.optimizers import MODELS
 from powerstep_repro.bench.timing import ROUNDS, device_name
 from powerstep_repro.errors import UserError
@@ -157,10 +158,13 @@ def _ours(job: Job, device: torch.device, folder: Path) -> list[float]:
         )
         data = TokenData.open(folder)
         recorder = clock if runtime.is_main else None
-        train(
+        result = train(
             settings, model=model, optimizer=optimizer, data=data, runtime=runtime,
             recorder=recorder,
         )  # fmt: skip
+        obey(result.signal)
+        if result.status != "finished":
+            raise UserError(f"{job}: the run {result.status} at step {result.diverged_at}")
         after = [p.detach().double().sum().item() for p in model.parameters()]
     if any(a == b for a, b in zip(before, after, strict=True)):
         raise UserError(f"{job}: weights did not change")

@@ -5,6 +5,8 @@ other commands read; nanoGPT's times as its loop prints them.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -199,6 +201,17 @@ def test_a_benchmark_that_is_cut_off_keeps_what_it_measured(tmp_path, monkeypatc
     assert whole.read_bytes() == before
     partial = json.loads((tmp_path / f"{whole.name}.partial").read_text())
     assert [row["step_ms"] for row in partial["rows"]] == [250.0]
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_in_a_training_ends_the_benchmark(tmp_path, monkeypatch, number, error):
+    """The trainer stops politely; what it did until then is no measurement."""
+    monkeypatch.setattr(training._Clock, "log", lambda *_: os.kill(os.getpid(), number))
+    with pytest.raises(error):
+        main(["training", "--optimizers", "adamw", "--out", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
 
 
 def test_each_trainer_at_its_best_micro_batch(tmp_path, monkeypatch, capsys):

@@ -4,10 +4,12 @@ import math
 import os
 import shutil
 import signal
+from contextlib import nullcontext
 
 import pytest
 from train_kit import rows, summary, wait_for_rows
 
+from powerstep_repro import train
 from powerstep_repro.config import compose, run_name
 from powerstep_repro.runs import load
 from powerstep_repro.train import _micro_batch
@@ -95,6 +97,24 @@ def test_a_signal_interrupts_and_the_same_command_goes_on(command, number, code)
     assert summary(command.run)["status"] == "interrupted"
     assert f"interrupted at step {at}" in command.said
     assert rows(command.run)[-1]["step"] == at
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_signal_waits_until_the_parts_are_built(monkeypatch, tmp_path, number, error):
+    """Half-way through an import it would come out as that package's own error."""
+    built = []
+
+    def build(*_):
+        os.kill(os.getpid(), number)
+        built.append(True)
+        return {}
+
+    monkeypatch.setattr(train, "_build", build)
+    with pytest.raises(error):
+        train._compute({}, None, tmp_path, nullcontext(), None)
+    assert built
 
 
 def test_a_divergence_is_a_result(command):
