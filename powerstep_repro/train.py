@@ -231,13 +231,13 @@ def _compute(
         # A package half imported, and torch imports some of its own late, would end the run with
         # an error of that package's instead.
         with StopSignals() as signals:
+            from nanogpt.checkpoint import CheckpointStore
+            from nanogpt.loop import train
+            from powerstep_repro.optim import state_bytes
+            from powerstep_repro.runs import provenance
+
             parts = _build(config, runtime, recorder)
         obey(signals.received)
-        from nanogpt.checkpoint import CheckpointStore
-        from nanogpt.loop import train
-        from powerstep_repro.optim import state_bytes
-        from powerstep_repro.runs import provenance
-
         result = train(
             **parts,
             data=data,
@@ -258,7 +258,6 @@ def _build(config: dict[str, Any], runtime: Any, recorder: Any) -> dict[str, Any
     """Return settings, model and optimizer by name, as the trainer takes them."""
     import torch
 
-    import nanogpt.loop  # noqa: F401, with the model's and the optimizer's, while signals wait
     from nanogpt.runtime import decay_groups, seeded
     from nanogpt.settings import Settings
     from powerstep_repro import models

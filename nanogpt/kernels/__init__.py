@@ -1,4 +1,4 @@
-"""What the compiler leaves on the table: passes over memory, each as one Triton kernel.
+"""What the compiler leaves on the table: passes over memory that can be spared.
 
 ``add_norm`` adds a branch to the residual stream and normalises the sum; ``gelu_linear`` is GELU
 with the layer after it; ``split_linear`` is the layer of queries, keys and values;

@@ -23,8 +23,6 @@ TILE_WARPS = 8
 GROUP = 8
 IN_REGISTERS = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 
-DENSITY = tl.constexpr(0.3989422804014327)  # of the normal distribution at zero, 1/sqrt(2π)
-
 
 @triton.jit
 def _normal(x):
@@ -47,6 +45,13 @@ def _normal(x):
 
 
 @triton.jit
+def _slope(x):
+    """Return GELU's derivative."""
+    below, e = _normal(x)
+    return below + x * e * 0.3989422804014327  # the density at zero, 1/sqrt(2π)
+
+
+@triton.jit
 def _gelu(x, y, n, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(x + at, mask=at < n, other=0.0).to(tl.float32)
@@ -59,9 +64,7 @@ def _gelu_backward(y_grad, x, x_grad, n, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(x + at, mask=at < n, other=0.0).to(tl.float32)
     above = tl.load(y_grad + at, mask=at < n, other=0.0).to(tl.float32)
-    below, e = _normal(v)
-    slope = below + v * e * DENSITY
-    tl.store(x_grad + at, (above * slope).to(x_grad.dtype.element_ty), mask=at < n)
+    tl.store(x_grad + at, (above * _slope(v)).to(x_grad.dtype.element_ty), mask=at < n)
 
 
 @triton.jit
@@ -89,10 +92,8 @@ def _product_gelu_backward(
         product = tl.dot(tl.load(left + start), tl.load(right + start), product)
     at = row[:, None] * n + column[None, :]
     v = tl.load(x + at).to(tl.float32)
-    below, e = _normal(v)
-    slope = below + v * e * DENSITY
     dtype = x_grad.dtype.element_ty
-    tl.store(x_grad + at, (product.to(dtype).to(tl.float32) * slope).to(dtype))
+    tl.store(x_grad + at, (product.to(dtype).to(tl.float32) * _slope(v)).to(dtype))
 
 
 class GeluLinear(torch.autograd.Function):

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from powerstep_repro.optim.tensors import local
+
 
 class Shielded:
     """A tensor that ``Optimizer.load_state_dict`` passes on without looking at it."""
@@ -51,7 +53,7 @@ def check_fit(state: dict[str, Any], wanted: dict[str, Any], owner: str, of: str
 
 
 def _shapes(state: Any) -> Any:
-    return _mapped(state, Tensor, lambda t: tuple(getattr(t, "_local_tensor", t).shape))
+    return _mapped(state, Tensor, lambda t: tuple(local(t).shape))
 
 
 def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
