@@ -180,6 +180,14 @@ def test_what_is_there_and_damaged_is_not_replaced(make_run, bring, evidence, na
     assert (evidence / "runs" / run.name / name).read_text() == "words"
 
 
+def test_a_tar_writes_nothing_outside_of_its_folder(bring, tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 1")
+    with tarfile.open(tmp_path / "runs.tar", "w") as tar:
+        tar.add(tmp_path / "config.yaml", "../../escaped.yaml")
+    with pytest.raises(UserError, match=r"outside of itself: \.\./\.\./escaped\.yaml"):
+        bring(source=tmp_path / "runs.tar")
+
+
 def test_size_profile_and_an_empty_source_are_watched(make_run, bring, evidence, tmp_path):
     make_run("elsewhere", "profile=h100", "data=builtin")
     code, said = bring()
