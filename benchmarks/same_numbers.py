@@ -18,8 +18,11 @@ import json
 import statistics
 from pathlib import Path
 
+import torch
+
 from nanogpt import kernels
 from nanogpt.data import TokenData
+from nanogpt.errors import InputError
 from nanogpt.loop import train
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.runtime import Runtime, decay_groups, seeded
@@ -74,7 +77,7 @@ def record(options: argparse.Namespace) -> list[float]:
     """Train GPT-2 at a fixed seed; return the loss of each step."""
     kernels.enabled = not options.plain
     losses = _Losses()
-    with Runtime("auto", "amp_bf16", compile=True) as runtime:
+    with Runtime("auto", "amp_bf16", compile=torch.cuda.is_available()) as runtime:
         seeded(1337)
         model = runtime.place(GPT(GPTConfig(n_layer=options.layers, context=options.context)))
         optimizer = create("adamw", decay_groups(model, 0.1), lr=6e-4)
@@ -87,23 +90,45 @@ def record(options: argparse.Namespace) -> list[float]:
             warmup_steps=options.steps // 10,
             eval_windows=1,
         )
-        data = TokenData.open(options.data)
-        result = train(
-            settings, model=model, optimizer=optimizer, data=data, runtime=runtime, recorder=losses
-        )
+        try:
+            data = TokenData.open(options.data)
+            result = train(
+                settings,
+                model=model,
+                optimizer=optimizer,
+                data=data,
+                runtime=runtime,
+                recorder=losses,
+            )
+        except InputError as error:
+            raise UserError(str(error)) from error
         obey(result.signal)
     return losses
 
 
 def compare(files: list[Path]) -> bool:
     """Print each file's drift from the first; say whether all keep the bound."""
-    reference, *others = (json.loads(file.read_text()) for file in files)
+    reference, *others = (_recorded(file) for file in files)
+    if len(others) < 2:
+        raise UserError(f"{len(files)} files given; it takes a reference, another order, others")
     drifts = []
     for file, losses in zip(files[1:], others, strict=True):
+        if len(losses) != len(reference):
+            raise UserError(f"{file} has {len(losses)} steps and {files[0]} {len(reference)}")
         apart = [abs(a - b) for a, b in zip(losses, reference, strict=True)]
         drifts.append(statistics.mean(apart))
         print(f"{file.stem}: mean |difference| {drifts[-1]:.2e}, largest {max(apart):.2e}")
     return all(drift <= BOUND * drifts[0] for drift in drifts[1:])
+
+
+def _recorded(file: Path) -> list[float]:
+    try:
+        losses = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from None
+    if not isinstance(losses, list) or not losses or {type(x) for x in losses} != {float}:
+        raise UserError(f"{file} holds no list of losses, one a step")
+    return losses
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def train(
     with runtime.memory_errors(micro), StopSignals() as signals:
         run.resume()
         done = run.done.step
-        if recorder:
+        if recorder is not None:
             recorder.resume(done)
         run.trainable = runtime.trainable(model.train())
         run.takes_flag = _takes_flag(optimizer, runtime.device)
@@ -234,13 +234,13 @@ class _Run:
         if evaluated:
             losses = evaluate(self.model, self.windows, self.runtime, self.micro)
             row["val_loss"] = val_loss = math.fsum(losses) / len(losses)
-            if self.recorder:
+            if self.recorder is not None:
                 self.recorder.windows(step, losses)
             # After the last update no further step will notice what it broke.
             finite = step < settings.steps or math.isfinite(val_loss)
 
         due = step == 1 or settings.due(step, settings.log_interval)
-        if self.recorder and (due or evaluated or not finite):
+        if self.recorder is not None and (due or evaluated or not finite):
             self.recorder.log(row)
         if self.progress:
             self.progress(row, settings.steps)

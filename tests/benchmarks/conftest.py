@@ -31,6 +31,11 @@ def import_runs():
     return _script("import_runs")
 
 
+@pytest.fixture(scope="session")
+def same_numbers():
+    return _script("same_numbers")
+
+
 @pytest.fixture
 def make_run(tmp_path):
     """Write one run directory; returns its path."""

@@ -105,6 +105,25 @@ def test_evaluating_logging_and_saving_change_no_bit(run, data, tmp_path):
     assert_identical(weights(plain), model.state_dict())
 
 
+def test_a_recorder_that_is_an_empty_list_is_a_recorder(data):
+    class Rows(list):
+        def resume(self, step):
+            self.clear()
+
+        def windows(self, step, losses):
+            assert step == STEPS
+
+        log = list.append
+
+    rows = Rows()
+    with Runtime("cpu") as runtime:
+        model = small_model(runtime)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        settings = small_settings()
+        train(settings, model=model, optimizer=optimizer, data=data, runtime=runtime, recorder=rows)
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+
+
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "bf16"])
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_fused", "sgd"])
 def test_resume_is_exact(run, precision, optimizer):

@@ -1,0 +1,74 @@
+"""Guards that losses of two ways to train are recorded step by step, and held to the bound."""
+
+import argparse
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from nanogpt.data import FORMAT, dataset_hash
+from powerstep_repro.errors import UserError
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write losses, a list a file; returns the paths."""
+
+    def write(*contents):
+        paths = [tmp_path / f"{number}.json" for number in range(len(contents))]
+        for path, content in zip(paths, contents, strict=True):
+            path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return paths
+
+    return write
+
+
+def test_every_step_is_recorded_in_both_ways(same_numbers, tmp_path, monkeypatch):
+    tokens = np.arange(400, dtype="<u2") % 7
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.bin").write_bytes(tokens.tobytes())
+    digest = hashlib.sha256(tokens.tobytes()).hexdigest()
+    facts = {
+        "format": FORMAT, "name": "week", "dtype": "uint16", "vocab_size": 7, "tokenizer": "none",
+        "train_tokens": 400, "val_tokens": 400, "hash": dataset_hash(digest, digest, "uint16"),
+    }  # fmt: skip
+    (tmp_path / "meta.json").write_text(json.dumps(facts))
+    options = {"data": tmp_path, "batch": 2, "context": 8, "steps": 3, "layers": 1}
+    monkeypatch.setattr(same_numbers.kernels, "enabled", True)
+    found = [
+        same_numbers.record(argparse.Namespace(**options, plain=plain, micro_batch=micro))
+        for plain, micro in ((True, 2), (True, 1), (False, 2))
+    ]
+    assert [len(losses) for losses in found] == [3, 3, 3]
+    assert found[0][0] > found[0][2]
+    np.testing.assert_allclose(found[1], found[0], rtol=2e-3)
+    np.testing.assert_allclose(found[2], found[0], rtol=2e-3)
+
+
+def test_the_bound_is_twice_the_drift_of_another_order(same_numbers, files, capsys):
+    reference, other = [4.0, 3.0], [4.0, 3.25]
+    assert same_numbers.compare(files(reference, other, [4.25, 3.25]))
+    assert not same_numbers.compare(files(reference, other, [4.25, 3.5]))
+    assert "mean |difference| 3.75e-01, largest 5.00e-01" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("contents", "sentence"),
+    [
+        (([1.0], [1.0]), "2 files given; it takes a reference, another order, others"),
+        (([1.0], [1.0], [1.0, 2.0]), "2.json has 2 steps and .*0.json 1"),
+        (([], [], []), "0.json holds no list of losses"),
+        (([1.0], {"a": 1.0}, [1.0]), "1.json holds no list of losses"),
+        (([1.0], [1.0], "[1.0,"), "2.json cannot be read"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_sentence(same_numbers, files, contents, sentence):
+    with pytest.raises(UserError, match=sentence):
+        same_numbers.compare(files(*contents))
+
+
+def test_a_folder_without_data_is_a_sentence(same_numbers, tmp_path):
+    options = {"data": tmp_path, "batch": 2, "context": 8, "steps": 3, "layers": 1}
+    with pytest.raises(UserError, match=r"no data set in .*: meta\.json is missing"):
+        same_numbers.record(argparse.Namespace(**options, plain=True, micro_batch=2))
