@@ -6,9 +6,9 @@ import numpy as np
 
 from powerstep_repro.evidence import Cell, Evidence, data_label, n_label, rate_label, sized_label
 from powerstep_repro.figures.curves import Strand, read_strand
-from powerstep_repro.paper import MARGIN, MODELS
+from powerstep_repro.paper import MARGIN, MODELS, OPTIMIZERS
 from powerstep_repro.tables import benchmarks
-from powerstep_repro.tables.compare import clear_best, gap_of, gap_words, judge_parity
+from powerstep_repro.tables.compare import clear_best, gap_of, gap_words, judge_parity, where_it_ran
 from powerstep_repro.tables.losses import variant, variant_label
 from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Entry, Table, plain
 from powerstep_repro.tables.statistics import (
@@ -173,10 +173,9 @@ def cost(evidence: Evidence, sweeps: Sequence[str]) -> Table:
         for cell in evidence.source(sweep).cells:
             for run in cell.runs:
                 cells.setdefault((cell.model, variant(cell), run), cell)
-    groups: dict[tuple[str, str, str], list[str]] = {}
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
     for model, name, run in cells:
-        device = str(evidence.loaded.runs.at[run, "device"])
-        groups.setdefault((model, name, device), []).append(run)
+        groups.setdefault((model, name, *where_it_ran(evidence.loaded, run)), []).append(run)
     table = Table(
         "cost",
         "Beyond the paper: what each optimizer costs",
@@ -185,6 +184,7 @@ def cost(evidence: Evidence, sweeps: Sequence[str]) -> Table:
             "Model",
             "Optimizer",
             "Device",
+            "Revision",
             "State (MiB)",
             "State (B/param)",
             "Training step (ms)",
@@ -194,22 +194,28 @@ def cost(evidence: Evidence, sweeps: Sequence[str]) -> Table:
             "Device-hours",
             "Runs",
         ],
-        extra=("quantity", "device"),
+        extra=("quantity", "device", "revision"),
     )
     by_cell = {(model, name): cell for (model, name, _), cell in cells.items()}
-    order = list(MODELS)
     alone = benchmarks.step_ms(benchmarks.read(evidence))
+
+    def place(key: tuple[str, str, str, str]) -> tuple[int, int, tuple]:
+        """Models and optimizers as the paper lists them, others after them."""
+        model, name = key[:2]
+        listed = (model, MODELS), (by_cell[model, name].optimizer, OPTIMIZERS)
+        a, b = ([*names, own].index(own) for own, names in listed)
+        return a, b, key
+
     speeds = {
-        key: _cost(evidence, groups[key], alone.get(key))
-        for key in sorted(groups, key=lambda k: order.index(k[0]) if k[0] in order else len(order))
+        key: _cost(evidence, groups[key], alone.get(key[:3])) for key in sorted(groups, key=place)
     }
     for key, facts in speeds.items():
-        model, name, device = key
+        model, name, device, revision = key
         count = len(groups[key])
         label = variant_label(by_cell[model, name])
         sized = sized_label(model, by_cell[model, name].scaled_to)
-        table.add(sized, label, device, *facts["texts"], f"{count}")
-        base = speeds.get((model, "adamw", device))
+        table.add(sized, label, device, revision, *facts["texts"], f"{count}")
+        base = speeds.get((model, "adamw", device, revision))
         for quantity, number in facts["numbers"].items():
             reference = base["numbers"][quantity] if base else None
             known = number is not None and reference is not None
@@ -222,15 +228,17 @@ def cost(evidence: Evidence, sweeps: Sequence[str]) -> Table:
                     "n": count,
                     "quantity": quantity,
                     "device": device,
+                    "revision": revision,
                 }
             )
     if not table.rows:
-        table.add("not run", *[NOTHING] * 10)
+        table.add("not run", *[NOTHING] * 11)
     table.notes = [
         "Training step and tokens/s are of whole steps (forward, backward, optimizer), the first "
-        "tenth of each log left out. Optimizer alone: the fastest implementation in the benchmark "
-        "on the same device, where it was run. Device-hours: wall-clock time × devices, over all "
-        "runs of the row."
+        "tenth of each log left out; a row's runs share device and revision of this project, since "
+        "either changes a step's time. Optimizer alone: the fastest implementation in the "
+        "benchmark on the same device, where it was run. Device-hours: wall-clock time × devices, "
+        "over all runs of the row."
     ]
     return table
 

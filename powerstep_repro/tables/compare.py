@@ -7,6 +7,7 @@ import numpy as np
 from powerstep_repro.evidence import Cell
 from powerstep_repro.paper.assumed import COLLAPSE_NATS
 from powerstep_repro.paper.claims import MARGIN
+from powerstep_repro.runs import Loaded
 from powerstep_repro.tables.model import NOTHING, signed
 from powerstep_repro.tables.statistics import (
     INCONCLUSIVE,
@@ -115,3 +116,9 @@ def clear_best(cells: Sequence[Cell]) -> Cell | None:
     best = min(whole, key=lambda cell: cell.outcome.mean)
     others = [cell for cell in ran if cell is not best]
     return best if all(judge_order(other, best) == REPRODUCED for other in others) else None
+
+
+def where_it_ran(loaded: Loaded, run: str) -> tuple[str, str]:
+    """Return a run's device and this project's revision: times compare where both are equal."""
+    facts = loaded.runs.loc[run]
+    return str(facts["device"]), str(facts["git_revision"])[:7]

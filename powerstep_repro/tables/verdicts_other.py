@@ -8,7 +8,7 @@ from powerstep_repro.figures.curves import read_strand
 from powerstep_repro.memory import state_bytes_per_param
 from powerstep_repro.paper import Claim, model_label, optimizer_label
 from powerstep_repro.tables.beyond import judge_tuned, tuned_cells
-from powerstep_repro.tables.compare import gap_of, gap_words
+from powerstep_repro.tables.compare import gap_of, gap_words, where_it_ran
 from powerstep_repro.tables.statistics import (
     INCONCLUSIVE,
     NOT_REPRODUCED,
@@ -149,21 +149,21 @@ def _speed(claim: Claim, evidence: Evidence) -> list[Item]:
                 verdict = REPRODUCED
             elif ratio.low > high or ratio.high < low:
                 verdict = NOT_REPRODUCED
-        devices = ", ".join(sorted({device for _, device in shared}))
+        devices = ", ".join(sorted({device for _, device, _ in shared}))
         text += f", n = {ratio.n} ({devices})"
         items.append(Item(what, *at_full_size(subject, verdict, text), ratio.n))
     return items
 
 
-def _speeds(cell: Cell) -> dict[tuple[int, str], float]:
-    """Median tokens per second after the first tenth of the log, by seed and device."""
+def _speeds(cell: Cell) -> dict[tuple[int, str, str], float]:
+    """Median tokens per second after the first tenth of the log, by seed, device and revision."""
     speeds = {}
     for run in cell.runs:
         log = cell.loaded.history(run, columns=["tokens_per_s"])["tokens_per_s"]
         median = float(settled(log).median()) if len(log) else float("nan")
-        facts = cell.loaded.runs.loc[run]
         if np.isfinite(median) and median > 0:
-            speeds[int(facts["seed"]), str(facts["device"])] = median
+            device, revision = where_it_ran(cell.loaded, run)
+            speeds[int(cell.loaded.runs.at[run, "seed"]), device, revision] = median
     return speeds
 
 

@@ -280,6 +280,13 @@ def test_wall_clock(world, speed, verdict):
     assert judged("no_wall_clock_difference", world).words == verdict
 
 
+def test_speeds_of_two_revisions_are_not_compared(world):
+    add(world, "small", "gpt2_small", "adamw", (3.0, 3.1))
+    later = {"git_revision": "89abcdef0123"}
+    add(world, "small", "gpt2_small", "powerstep", (3.0, 3.1), speed=1.2, summary=later)
+    assert judged("no_wall_clock_difference", world).words == "not run"
+
+
 def test_measured_state_enters_the_memory_claim(world):
     params = 124_373_760
     sizes = {"adamw": 8, "powerstep_int8": 1.03125}

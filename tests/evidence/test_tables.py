@@ -364,6 +364,18 @@ def test_cost_is_measured_per_device(world):
     assert rows["adamw", "step_ms"]["n"] == "2"
 
 
+def test_times_of_two_revisions_are_two_rows(world):
+    small(world, "adamw", (3.0,), speed=1.0)
+    later = {"git_revision": "89abcdef0123"}
+    small(world, "adamw", (3.1,), first_seed=1338, speed=2.0, summary=later)
+    small(world, "powerstep", (3.0,), speed=2.0)
+    _, rows = rows_of("cost", world)
+    steps = {(r["optimizer"], r["revision"]): r for r in rows if r["quantity"] == "step_ms"}
+    assert float(steps["adamw", "0123456"]["ours"]) == pytest.approx(200.0)
+    assert float(steps["adamw", "89abcde"]["ours"]) == pytest.approx(100.0)
+    assert float(steps["powerstep", "0123456"]["our_gap"]) == pytest.approx(-100.0)
+
+
 def test_files_are_written_whole_and_alike_twice(world, tmp_path):
     small(world, "adamw", (3.0, 3.1))
     first = {}
