@@ -18,7 +18,9 @@ and stride, and contiguous state. States come under the names that ``init_state`
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain
 from operator import is_, itemgetter
 from typing import Any, ClassVar
 
@@ -26,18 +28,13 @@ import torch
 from torch import Tensor
 
 from powerstep_repro.optim import compiled
+from powerstep_repro.optim.bundles import bundle_limit, bundles
 from powerstep_repro.optim.fused import available as fused_available
 from powerstep_repro.optim.rules import Choice, Interval, LearningRate, refuse_misspelt
-from powerstep_repro.optim.shielding import check_fit, shielded, unshielded
+from powerstep_repro.optim.shielding import check_size, fitted, shielded, unshielded
 from powerstep_repro.optim.tensors import local, math_dtype
 
 IMPLEMENTATIONS = ("auto", "reference", "foreach", "fused")
-
-# Elements that the multi-tensor path takes at a time. On the CPU a bundle's passes should hit the
-# cache, yet keep every thread busy (torch splits element-wise work in parts of 32,768). Elsewhere
-# the bound keeps the temporaries of a step below half a GiB, however large the model.
-CPU_BUNDLE_PER_THREAD = 1 << 17
-DEVICE_BUNDLE = 1 << 26
 
 
 class BaseOptimizer(torch.optim.Optimizer):
@@ -57,8 +54,8 @@ class BaseOptimizer(torch.optim.Optimizer):
       by the attribute ``grad_scale``, and a step at which ``found_inf`` is not 0 changes nothing,
       counters included. Other steps refuse ``found_inf``.
     - A hyperparameter that is written into ``param_groups`` is checked at the next step (unless
-      that is compiled as a whole by ``torch.compile``), a tensor rate by its shape alone.
-    - ``load_state_dict`` keeps dtype and bits of the state. Hyperparameters come from the
+      that is compiled as a whole by ``torch.compile``), a rate on a device by its shape alone.
+    - ``load_state_dict`` keeps every bit of the state. Hyperparameters come from the
       checkpoint, as in torch; one that the checkpoint does not know keeps its present value.
       ``implementation`` is no property of the run: the present one stays.
 
@@ -90,6 +87,7 @@ class BaseOptimizer(torch.optim.Optimizer):
 
     def __init__(self, params: Iterable, **defaults: Any):
         self._seen: dict[int, tuple] = {}  # by group: the values that were checked last
+        self._sizes: dict[int, list[int]] = {}  # by group: elements of its tensors at the last step
         # Checked here too: torch reads the defaults only when there is a group to fill.
         super().__init__(params, self._checked(defaults))
 
@@ -108,7 +106,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         Other keys are the user's own, as in torch, unless one looks like a misspelt hyperparameter.
         """
         group = self._checked({**self.defaults, **param_group})
-        refuse_misspelt(param_group, (*self.rules, "implementation"), type(self).__name__)
+        self._refuse_misspelt(param_group)
         params = group["params"]
         if isinstance(params, Tensor):
             params = [params]
@@ -124,7 +122,8 @@ class BaseOptimizer(torch.optim.Optimizer):
                     raise ValueError(f"{type(self).__name__} takes no complex parameters")
                 self._implementation(group, tensor.device, math_dtype(tensor))
         super().add_param_group(group)
-        self._seen.pop(id(group), None)  # another group's, which is gone
+        for kept in (self._seen, self._sizes):
+            kept.pop(id(group), None)  # another group's, which is gone
 
     @torch.no_grad()
     def step(
@@ -142,8 +141,8 @@ class BaseOptimizer(torch.optim.Optimizer):
 
         Raises:
             ValueError: A sparse or complex gradient, a hyperparameter that was set out of range,
-                or ``found_inf`` for a step that is not a fused kernel's; no parameter has been
-                changed then.
+                a state of another size than its parameter has now, or ``found_inf`` for a step that
+                is not a fused kernel's; no parameter has been changed then.
         """
         loss = None
         if closure is not None:
@@ -195,8 +194,10 @@ class BaseOptimizer(torch.optim.Optimizer):
     ) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:
         """Return the parameters to step by device and arithmetic; ValueError for a bad gradient."""
         batches: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        sizes = []
         for p in group["params"]:
             g = p.grad
+            sizes.append(0 if g is None else p.numel())
             if g is None:
                 continue
             if g.layout != torch.strided:
@@ -205,8 +206,15 @@ class BaseOptimizer(torch.optim.Optimizer):
                 )
             if g.is_complex():
                 raise ValueError(f"{type(self).__name__} takes no complex gradients")
-            if p.numel():
+            if sizes[-1]:
                 batches.setdefault((p.device, math_dtype(p)), []).append(p)
+        # A tensor that was put into ``p.data`` can be larger than the state, and a kernel would
+        # write beyond its end. To compare sizes with the last step's costs next to nothing.
+        if not torch.compiler.is_compiling() and sizes != self._sizes.get(id(group)):
+            for p in chain.from_iterable(batches.values()):
+                if p in self.state:
+                    check_size(self.state[p], local(p), type(self).__name__)
+            self._sizes[id(group)] = sizes
         return batches
 
     def _step_batch(
@@ -249,8 +257,9 @@ class BaseOptimizer(torch.optim.Optimizer):
         flat = flat_params, flat_grads, flat_states
         if implementation == "compiled":
             flat = compiled.step(self.foreach_update, *flat, dtype, grad_factor, hyper)
-        limit = None if implementation == "reference" else _bundle_limit(params[0].device)
-        for ps, gs, parts in self._bundles(group, *flat, limit):
+        limit = None if implementation == "reference" else bundle_limit(params[0].device)
+        cut = partial(self.cut_state, group=group)
+        for ps, gs, parts in bundles(*flat, cut, limit, group.get("block_size", 1)):
             working = [p.to(dtype) for p in ps]  # the tensors themselves, unless of low precision
             gs = [g.to(dtype) for g in gs]
             if grad_factor is not None:
@@ -276,8 +285,9 @@ class BaseOptimizer(torch.optim.Optimizer):
                 self.rules["lr"]("lr", lr)
             seen = self._seen.get(id(group))
             # By identity: comparing a tensor would read it.
-            if seen is not None and all(map(is_, values, seen)):
+            if seen is not None and all(map(is_, values, seen)) and len(group) == seen[-1]:
                 continue
+            self._refuse_misspelt(group)
             checked = self._checked(group)
             for name, value in zip(self._watched, seen or (), strict=False):
                 if name in self.layout and checked[name] != value:
@@ -286,7 +296,7 @@ class BaseOptimizer(torch.optim.Optimizer):
                         "the state could not be read"
                     )
             group.update(checked)
-            self._seen[id(group)] = self._values(group)
+            self._seen[id(group)] = (*self._values(group), len(group))
 
     def _implementation(
         self, group: dict[str, Any], device: torch.device, dtype: torch.dtype
@@ -316,39 +326,14 @@ class BaseOptimizer(torch.optim.Optimizer):
             f"{dtype} arithmetic on {device}{needs}; use auto, foreach or reference"
         )
 
-    def _bundles(
-        self,
-        group: dict[str, Any],
-        ps: list[Tensor],
-        gs: list[Tensor],
-        states: list[dict[str, Tensor]],
-        limit: int | None,
-    ) -> Iterator[tuple[list[Tensor], list[Tensor], list[dict[str, Tensor]]]]:
-        """Cut flat tensors into bundles of at most ``limit`` elements, or of a tensor each."""
-        if limit is None:
-            yield from (([p], [g], [s]) for p, g, s in zip(ps, gs, states, strict=True))
-            return
-        align = group.get("block_size", 1)  # a block's elements stay together
-        limit = max(align, limit // align * align)
-        bundle, room = ([], [], []), limit
-        for p, g, state in zip(ps, gs, states, strict=True):
-            for start in range(0, p.numel(), limit):
-                length = min(limit, p.numel() - start)
-                if length > room:
-                    yield bundle
-                    bundle, room = ([], [], []), limit
-                bundle[0].append(p[start : start + length])
-                bundle[1].append(g[start : start + length])
-                bundle[2].append(self.cut_state(state, start, length, group))
-                room -= length
-        if bundle[0]:
-            yield bundle
-
     def cut_state(
         self, state: dict[str, Tensor], start: int, length: int, group: dict[str, Any]
     ) -> dict[str, Tensor]:
         """Return the part of a flat state that goes with ``length`` elements from ``start``."""
         return {k: s if k == "step" else s[start : start + length] for k, s in state.items()}
+
+    def _refuse_misspelt(self, keys: Iterable[str]) -> None:
+        refuse_misspelt(keys, (*self.rules, "implementation"), type(self).__name__)
 
     def _checked(self, group: dict[str, Any]) -> dict[str, Any]:
         """Return ``group`` with every hyperparameter checked and in its plain form."""
@@ -365,8 +350,9 @@ class BaseOptimizer(torch.optim.Optimizer):
         and scales alike and cannot be undone afterwards. So tensors pass it in a wrapper.
 
         Raises:
-            ValueError: The state is another optimizer's or of parameters of other shapes, or a
-                hyperparameter is out of range; nothing has been changed then.
+            ValueError: The state is another optimizer's, or of parameters of other shapes or
+                another arithmetic, or a hyperparameter is out of range; nothing has been changed
+                then.
         """
         shield = self.register_load_state_dict_pre_hook(
             lambda _, loaded: {**loaded, "state": shielded(loaded["state"])}
@@ -376,14 +362,14 @@ class BaseOptimizer(torch.optim.Optimizer):
         finally:
             shield.remove()
 
-    def _check_states(self, group: dict[str, Any], states: dict[Tensor, dict[str, Any]]) -> None:
-        """Refuse states of the group's parameters that do not look like ``init_state``'s."""
+    def _fit_states(self, group: dict[str, Any], states: dict[Tensor, dict[str, Any]]) -> None:
+        """Make states of the group's parameters look like ``init_state``'s, or refuse them."""
         for index, p in enumerate(group["params"]):
             if state := states.get(p):
                 # On the meta device a state is a shape and takes no memory.
                 wanted = self.init_state(local(p).detach().to("meta"), group)
                 of = f"parameter {index} of its group, of shape {tuple(p.shape)}"
-                check_fit(state, wanted, type(self).__name__, of)
+                states[p] = fitted(state, wanted, type(self).__name__, of)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for p, values in state["state"].items():
@@ -394,18 +380,10 @@ class BaseOptimizer(torch.optim.Optimizer):
                     loaded.setdefault(key, value)
                 loaded["implementation"] = present["implementation"]
                 loaded.update(self._checked(loaded))
-                self._check_states(loaded, state["state"])
-        self._seen = {}
+                self._fit_states(loaded, state["state"])
+        self._seen, self._sizes = {}, {}
         super().__setstate__(state)
 
 
 def _transposed(states: list[dict[str, Tensor]]) -> dict[str, list[Tensor]]:
     return {name: [state[name] for state in states] for name in states[0]}
-
-
-def _bundle_limit(device: torch.device) -> int:
-    if torch.compiler.is_compiling():  # the compiler fuses the passes; cutting would be in its way
-        return 1 << 62
-    if device.type == "cpu":
-        return CPU_BUNDLE_PER_THREAD * max(2, torch.get_num_threads())
-    return DEVICE_BUNDLE

@@ -58,7 +58,7 @@ class Interval:
 
 
 class LearningRate(Interval):
-    """A number >= 0 or a one-element tensor; a tensor is taken as it is (reading it would sync)."""
+    """A number >= 0, or a tensor of one, which stays one; on a device it is not read (a sync)."""
 
     def __init__(self):
         super().__init__("[0, inf)")
@@ -71,6 +71,8 @@ class LearningRate(Interval):
             return float(value) if missed else super().__call__(name, value)
         if value.numel() != 1:
             raise ValueError(f"{name} must be a number or a one-element tensor, not {value.shape}")
+        if value.device.type == "cpu":
+            self(name, value.item())
         return value
 
 

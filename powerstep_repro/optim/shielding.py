@@ -1,4 +1,4 @@
-"""Loaded states: kept from the casts of ``Optimizer.load_state_dict``, and judged."""
+"""Loaded states kept from the casts of ``Optimizer.load_state_dict``; states that must fit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +27,8 @@ def unshielded(state: Any, device: torch.device | None) -> Any:
     return _mapped(state, Shielded, lambda s: s.tensor.detach().to(device=device, copy=True))
 
 
-def check_fit(state: dict[str, Any], wanted: dict[str, Any], owner: str, of: str) -> None:
-    """Refuse a loaded state with other names or shapes than it should have.
+def fitted(state: dict[str, Any], wanted: dict[str, Any], owner: str, of: str) -> dict[str, Any]:
+    """Return a loaded state in the dtypes that it should have, which loses no bit.
 
     Args:
         state: Loaded for one parameter; of a shard, its local shape counts.
@@ -37,23 +37,50 @@ def check_fit(state: dict[str, Any], wanted: dict[str, Any], owner: str, of: str
         of: The parameter, for the message.
 
     Raises:
-        ValueError: They differ.
+        ValueError: It has other names or shapes, or a dtype that cannot be widened exactly.
     """
     if set(state) != set(wanted):
         raise ValueError(
             f"the loaded state is another optimizer's: it holds {', '.join(state)}; "
             f"{owner} keeps {', '.join(sorted(wanted))}"
         )
+    result = {}
     for name, value in state.items():
-        there, here = _shapes(value), _shapes(wanted[name])
-        if there != here:
-            raise ValueError(
-                f"the loaded state does not fit {of}: {name} must have shape {here}, not {there}"
-            )
+        target = wanted[name]
+        if (
+            isinstance(value, Tensor)
+            and isinstance(target, Tensor)
+            and value.is_floating_point()
+            and torch.promote_types(value.dtype, target.dtype) == target.dtype
+        ):
+            value = value.to(target.dtype)  # of a run in lower precision, whose scales have that
+        for what, fact in (("shape", _shape), ("dtype", lambda t: t.dtype)):
+            there, here = (_mapped(s, Tensor, fact) for s in (value, target))
+            if there != here:
+                raise ValueError(
+                    f"the loaded state does not fit {of}: {name} must have {what} {here}, "
+                    f"not {there}"
+                )
+        result[name] = value
+    return result
 
 
-def _shapes(state: Any) -> Any:
-    return _mapped(state, Tensor, lambda t: tuple(local(t).shape))
+def _shape(t: Tensor) -> tuple[int, ...]:
+    return tuple(local(t).shape)
+
+
+def check_size(state: dict[str, Tensor], p: Tensor, owner: str) -> None:
+    """Refuse a parameter that has another number of elements than its state was made for.
+
+    Raises:
+        ValueError: It has.
+    """
+    if state and (made_for := max(local(t).numel() for t in state.values())) != p.numel():
+        raise ValueError(
+            f"{owner} keeps a state of {made_for:,} elements for a parameter that now has "
+            f"{p.numel():,} (shape {tuple(p.shape)}): delete its entry in optimizer.state, or make "
+            "a new optimizer"
+        )
 
 
 def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:

@@ -57,6 +57,28 @@ def test_bad_gradients_are_refused_before_anything_changes(name, kind):
 
 
 @our_names
+@implementations
+@pytest.mark.parametrize("size", [(3, 2), (200,)])
+def test_a_resized_parameter_is_refused_before_anything_changes(name, implementation, size):
+    """A kernel would write beyond the end of a smaller state, and a list form leave a rest out."""
+    good, bad = parameters((3,), (4, 3))
+    optimizer = create(name, [{"params": [good]}, {"params": [bad]}], implementation=implementation)
+    take_steps(optimizer, [good, bad], steps=2)
+    before = good.detach().clone()
+    bad.grad = None
+    bad.data = torch.ones(size)
+    for _ in range(2):  # a refusal is no acceptance
+        with pytest.raises(
+            ValueError, match=r"a state of 12 elements for a parameter that now has"
+        ):
+            take_steps(optimizer, [good, bad], steps=1)
+    assert torch.equal(good, before)
+    del optimizer.state[bad]
+    take_steps(optimizer, [good, bad], steps=1)
+    assert not torch.equal(bad, torch.ones(size))
+
+
+@our_names
 def test_complex_parameters_are_refused(name):
     with pytest.raises(ValueError, match="complex"):
         create(name, [torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))])

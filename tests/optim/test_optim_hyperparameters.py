@@ -27,6 +27,8 @@ BAD_VALUES = [
     ("powerstep", {"lr": float("inf")}, "lr"),
     ("powerstep", {"lr": "6e-4"}, "lr"),
     ("powerstep", {"lr": torch.ones(2)}, "lr"),
+    ("powerstep", {"lr": torch.tensor(-0.5)}, "lr must be a number in .* not -0.5"),
+    ("powerstep", {"lr": torch.tensor(float("nan"))}, "lr"),
     ("powerstep", {"weight_decay": -0.1}, "weight_decay"),
     ("powerstep", {"implementation": "fast"}, "auto, reference, foreach, fused"),
     ("signsgd", {"gamma": 1}, "gamma"),
@@ -87,6 +89,12 @@ def test_a_misspelt_key_of_a_group_is_refused(name, key, meant):
     with pytest.raises(ValueError, match=message):
         optimizer.add_param_group({"params": [second], key: 0.3})
     assert len(optimizer.param_groups) == 1
+    take_steps(optimizer, [first], steps=1)
+    before = first.detach().clone()
+    optimizer.param_groups[0][key] = 0.3
+    with pytest.raises(ValueError, match=message):
+        take_steps(optimizer, [first], steps=1)
+    assert torch.equal(first, before)
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerstep_repro.optim import base as base_module
-from powerstep_repro.optim import create, names
+from powerstep_repro.optim import base, bundles, create, names
 from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.functional import foreach_signed_power, signed_power
 from powerstep_repro.optim.tensors import zeros_like_state
@@ -18,7 +17,7 @@ SIZES = st.lists(st.sampled_from([0, 1, 2, 31, 127, 128, 129, 300, 1025]), min_s
 @pytest.fixture
 def small_bundles(monkeypatch):
     """Bundles of 128 elements (one thread) or a few more: tensors are cut and put together."""
-    monkeypatch.setattr(base_module, "CPU_BUNDLE_PER_THREAD", 64)
+    monkeypatch.setattr(bundles, "CPU_BUNDLE_PER_THREAD", 64)
 
 
 def run(name, sizes, steps, implementation, **hyper):
@@ -174,7 +173,7 @@ class WithKernel(BaseOptimizer):
 
 def test_the_fused_step_gets_the_tensors_as_they_are(monkeypatch):
     """The seam that kernels plug into: lists, raw dtypes and strides, contiguous state."""
-    monkeypatch.setattr(base_module, "fused_available", lambda *_: True)
+    monkeypatch.setattr(base, "fused_available", lambda *_: True)
     p = torch.nn.Parameter(torch.ones(4, 6, dtype=torch.bfloat16).t())
     q = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
     optimizer = WithKernel([p, q], implementation="fused")

@@ -91,6 +91,18 @@ REFUSALS = [
     ("powerstep_int8", ("momentum_scales", torch.zeros(1)), {}, r"scales .* \(2,\), not \(1,\)"),
     ("adamw_int8", None, {"block_size": 64}, r"m_scales must have shape \(4,\), not \(2,\)"),
     ("adamw_int8", None, {"block_size": 0}, "block_size must be a whole number >= 1, not 0"),
+    (
+        "powerstep",
+        ("momentum", torch.zeros(33, 7).double()),
+        {},
+        r"dtype torch.float32, not torch.f",
+    ),
+    (
+        "powerstep_int8",
+        ("momentum_scales", torch.zeros(2).double()),
+        {},
+        r"scales .* dtype .*float32",
+    ),
     ("powerstep", None, {"beta": 1.5}, r"beta must be a number in \[0, 1\], not 1.5"),
     ("powerstep", None, {"lr": -1}, r"lr must be a number in \[0, inf\), not -1"),
     ("adams", None, {"betas": (0.9, 1.0)}, r"betas\[1\]"),
@@ -114,6 +126,19 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_changed(name, entry, h
         optimizer.load_state_dict(bad)
     assert_same(optimizer.state_dict(), held)
     optimizer.load_state_dict(before)
+
+
+def test_a_state_of_lower_precision_is_widened_bit_for_bit():
+    """Momentum would go on in bfloat16, against what the class promises."""
+    (p,) = params = [torch.nn.Parameter(torch.ones(4))]
+    optimizer = PowerStep(params)
+    take_steps(optimizer, params, 1, seed=0)
+    saved = through_a_file(optimizer.state_dict())
+    momentum = saved["state"][0]["momentum"].bfloat16()
+    saved["state"][0]["momentum"] = momentum
+    optimizer.load_state_dict(saved)
+    assert optimizer.state[p]["momentum"].dtype == torch.float32
+    assert torch.equal(optimizer.state[p]["momentum"], momentum.float())
 
 
 def test_a_pre_hook_may_make_a_state_fit():
