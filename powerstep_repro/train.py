@@ -211,11 +211,12 @@ def _train(config: dict[str, Any], data: Any, folder: Path, rank: int) -> int:
                 diverged_at=result.diverged_at,
                 **facts,
             )
-            summary = read_summary(folder)
-            print(_outcome(summary, folder))
-            cuda = runtime.device.type == "cuda"
-            if line := speed_line(folder, summary, config["precision"], cuda):
-                print(line)
+    if recorder is not None:  # left before it is told: a reader that went is no failed run
+        summary = read_summary(folder)
+        print(_outcome(summary, folder))
+        cuda = runtime.device.type == "cuda"
+        if line := speed_line(folder, summary, config["precision"], cuda):
+            print(line)
     return 128 + result.signal if result.signal else 0
 
 

@@ -13,7 +13,6 @@ import time
 import traceback
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -126,18 +125,19 @@ class Recorder:
         self._log: int | None = None
         self._began = 0.0
         self._summarised = 0.0
-        self._interval = config["log_interval"]
+        self._interval = config["log_interval"]  # of all attempts, the longest
 
     def __enter__(self) -> "Recorder":
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self._take_lock()
         try:
-            self._check_config()
             self.previous = read_summary(self.run_dir)
+            self._check_config()
             self._began = time.monotonic()
             self._summary = {
                 "started": self.previous.get("started") or _now(),
                 "starts": (self.previous.get("starts") or 0) + 1,
+                "longest_log_interval": self._interval,
             }
             self.summary(
                 status="running",
@@ -212,8 +212,9 @@ class Recorder:
                 "choose another results_dir"
             )
         # No part of a run's identity: the rows that are there may be further apart than new ones.
-        if isinstance(interval := there.get("log_interval"), int):
-            self._interval = max(self._interval, interval)
+        for interval in (there.get("log_interval"), self.previous.get("longest_log_interval")):
+            if isinstance(interval, int):
+                self._interval = max(self._interval, interval)
 
     def resume(self, step: int) -> None:
         """Make the log one history that ends at ``step``: rows beyond it, doubled and cut go.
@@ -222,7 +223,7 @@ class Recorder:
             step: The checkpoint's step, counted from 1; 0 starts anew.
 
         Raises:
-            UserError: The log ends before ``step``, so that it would have a hole; nothing was
+            UserError: The log has a hole, or ends before ``step`` and would have one; nothing was
                 changed.
         """
         if self._log is not None:
@@ -239,9 +240,11 @@ class Recorder:
         self._summary["steps"] = step
 
     def _check_log(self, logged: list[int], step: int) -> None:
-        last = logged[-1] if 1 in logged else 0  # the first step is always logged
-        apart = max([self._interval, *(b - a for a, b in pairwise(logged))])
-        if step and (not last or step - last >= apart):
+        last = 1 if 1 in logged else 0  # the first step is always logged
+        for at in logged:
+            if last and at - last <= self._interval:
+                last = at
+        if step and (not last or step - last >= self._interval or last < logged[-1]):
             path = self.run_dir / METRICS
             state = f"is whole until step {last} only" if path.exists() else "is missing"
             raise UserError(
