@@ -19,6 +19,14 @@ from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.optim import names
 
 RESULTS = Path("results/bench")
+OPTIMIZERS = ("adamw", "powerstep_int8")
+
+# Options by which a benchmark measures a part, or something else than the file by default holds.
+PARTS = {
+    "optimizers": ("only", "models", "dtype"),
+    "training": ("models", "optimizers", "precisions", "micro_batches", "batch"),
+    "tune": (),
+}
 
 # Sequences of one forward pass: of those measured, what is fastest on a card of 80 GB.
 MICRO_BATCHES = {
@@ -39,11 +47,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console(width=None if Console().is_terminal else 130)
     header = output.header(device)
 
+    def part_of(kind: str) -> str | None:
+        """Return an option by which the results are none to replace the file of a whole one."""
+        given = [f"--{name.replace('_', '-')}" for name in PARTS[kind] if getattr(options, name)]
+        return given[0] if given and not options.out else None
+
     def finish(kind: str, results: dict, show) -> None:
         results = header | results
         show(results, console)
-        if kind == "optimizers" and options.only and not options.out:
-            console.print("not written: --only measures a part, and --out names no folder for it")
+        if part := part_of(kind):
+            console.print(f"not written: {part} measures a part, and --out names no folder for it")
             return
         console.print(f"written to {output.save(results, kind, folder)}")
 
@@ -52,11 +65,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise UserError("--tune compiles kernels for a CUDA device; there is none")
         from powerstep_repro.bench.tune import tune
 
-        finish("tune", tune(models, options.dtype, device), output.show_tuning)
+        finish("tune", tune(models, options.dtype or "fp32", device), output.show_tuning)
     if options.what in ("optimizers", "all"):
         results = bench_optimizers(
             models,
-            options.dtype,
+            options.dtype or "fp32",
             device,
             released=options.released,
             only=options.only,
@@ -71,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         def tell(results: dict) -> None:
             """Keep what there is, should the rest be cut off."""
             if main_rank:
-                output.save(header | results, "training", folder, complete=False)
+                if not part_of("training"):
+                    output.save(header | results, "training", folder, complete=False)
                 console.print(output.brief(results["rows"][-1]))
 
         jobs = _jobs(options, models, cuda)
@@ -89,7 +103,7 @@ def _jobs(options: argparse.Namespace, models: Sequence[str], cuda: bool) -> lis
     for model, who in itertools.product(models, trainers):
         small = model == "gpt2_mini"
         batch = options.batch or (8 if small else 120)
-        optimizers = options.optimizers
+        optimizers = options.optimizers or OPTIMIZERS
         precisions = options.precisions or (["amp_bf16"] if cuda else ["fp32"])
         if who == "nanoGPT":  # what its train.py has
             optimizers = [name for name in optimizers if name == "adamw"]
@@ -165,12 +179,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"of {', '.join(MODELS)}; default: Small and Medium on a GPU, Mini on a CPU",
     )  # fmt: skip
     parser.add_argument(
-        "--dtype", choices=list(DTYPES), default="fp32", help="of parameters and gradients"
+        "--dtype", choices=list(DTYPES), help="of parameters and gradients (default: fp32)"
     )
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument(
         "--only", type=_pattern, metavar="REGEX",
-        help="only optimizers whose label matches; their JSON is written only with --out",
+        help="only optimizers whose label matches",
     )  # fmt: skip
     parser.add_argument(
         "--seconds", type=_seconds, default=0.25, help="of each of a contender's three rounds"
@@ -182,12 +196,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--tune", action="store_true", help="first try ways to cut and compile the fused kernels"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help=f"for the JSON files (default: {RESULTS})"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"for the JSON files (default: {RESULTS}, and none where options choose a part)",
     )
     group = parser.add_argument_group("training")
     group.add_argument(
-        "--optimizers", nargs="+", choices=names(), default=["adamw", "powerstep_int8"],
-        metavar="NAME", help="default: adamw powerstep_int8",
+        "--optimizers", nargs="+", choices=names(), metavar="NAME",
+        help=f"default: {' '.join(OPTIMIZERS)}",
     )  # fmt: skip
     group.add_argument(
         "--precisions", nargs="+", choices=PRECISIONS, help="default: amp_bf16 on a GPU, fp32 else"

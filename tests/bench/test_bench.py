@@ -130,12 +130,23 @@ def test_command_writes_what_it_shows(tmp_path, capsys):
         assert "CPU" in results["device"]
 
 
-def test_a_part_of_the_optimizers_never_replaces_the_whole_table(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["optimizers", "--only", "powerstep .foreach"], "--only"),
+        (["optimizers", "--only", "powerstep .foreach", "--dtype", "bf16"], "--only"),
+        (["training", "--optimizers", "powerstep"], "--optimizers"),
+        (["training", "--micro-batches", "8"], "--micro-batches"),
+        (["training", "--models", "gpt2_mini"], "--models"),
+    ],
+)
+def test_a_part_never_replaces_the_whole_table(tmp_path, monkeypatch, capsys, arguments, option):
     monkeypatch.chdir(tmp_path)
-    main(["optimizers", "--only", "powerstep .foreach", "--seconds", "0.001"])
+    monkeypatch.setattr(training, "_ours", lambda *_: [0.5] * 3)
+    main([*arguments, "--seconds", "0.001"])
     shown = capsys.readouterr().out
-    assert "powerstep (foreach)" in shown
-    assert "not written: --only measures a part" in shown
+    assert "powerstep" in shown
+    assert f"not written: {option} measures a part" in shown
     assert not list(tmp_path.glob("results/bench/*"))
 
 
