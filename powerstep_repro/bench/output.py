@@ -13,6 +13,7 @@ from rich.table import Table
 
 from powerstep_repro.bench.timing import device_name
 from powerstep_repro.errors import UserError
+from powerstep_repro.runs.provenance import git_state
 
 PACKAGES = ("torch", "triton", "bitsandbytes", "torchao", "flashoptim")
 
@@ -28,6 +29,7 @@ def header(device: torch.device) -> dict:
     return {
         "device": device_name(device),
         "versions": versions,
+        **git_state(),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 

@@ -114,7 +114,8 @@ def test_released_optimizers_from_a_clone(tmp_path):
     ]  # fmt: skip
 
 
-def test_command_writes_what_it_shows(tmp_path, capsys):
+def test_command_writes_what_it_shows(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("POWERSTEP_REPRO_REVISION", "0123abc")
     main(
         ["all", "--only", "powerstep .foreach", "--seconds", "0.001", "--steps", "3",
          "--optimizers", "powerstep", "--out", str(tmp_path)]
@@ -128,6 +129,7 @@ def test_command_writes_what_it_shows(tmp_path, capsys):
     assert files["training"]["versions"]["torch"] == torch.__version__
     for results in files.values():
         assert "CPU" in results["device"]
+        assert results["git_revision"] == "0123abc"
 
 
 @pytest.mark.parametrize(
