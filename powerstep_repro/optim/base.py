@@ -79,6 +79,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         cls.rules = common | cls.rules
         cls._watched = (*(name for name in cls.rules if name != "lr"), "implementation")
         cls._values = itemgetter(*cls._watched)
+        cls._layout_names = tuple(name for name in cls.rules if name in cls.layout)
         if "update" in cls.__dict__:
             # A subclass with a rule of its own must not inherit its parent's fast paths.
             for name in ("foreach_update", "fused_update"):
@@ -87,6 +88,7 @@ class BaseOptimizer(torch.optim.Optimizer):
 
     def __init__(self, params: Iterable, **defaults: Any):
         self._seen: dict[int, tuple] = {}  # by group: the values that were checked last
+        self._layouts: dict[int, tuple] = {}  # by group: how the states that it has are to be read
         self._sizes: dict[int, list[int]] = {}  # by group: elements of its tensors at the last step
         # Checked here too: torch reads the defaults only when there is a group to fill.
         super().__init__(params, self._checked(defaults))
@@ -122,7 +124,7 @@ class BaseOptimizer(torch.optim.Optimizer):
                     raise ValueError(f"{type(self).__name__} takes no complex parameters")
                 self._implementation(group, tensor.device, math_dtype(tensor))
         super().add_param_group(group)
-        for kept in (self._seen, self._sizes):
+        for kept in (self._seen, self._layouts, self._sizes):
             kept.pop(id(group), None)  # another group's, which is gone
 
     @torch.no_grad()
@@ -280,7 +282,12 @@ class BaseOptimizer(torch.optim.Optimizer):
         """Check the hyperparameters that were written into the groups since the last step."""
         for group in self.param_groups:
             # Rates change at every step, so theirs is the one comparison.
-            lr, values = group["lr"], self._values(group)
+            try:
+                lr, values = group["lr"], self._values(group)
+            except KeyError as error:
+                raise ValueError(
+                    f"a parameter group of {type(self).__name__} lost its {error.args[0]!r}"
+                ) from None
             if not (type(lr) is float and 0 <= lr < math.inf):
                 self.rules["lr"]("lr", lr)
             seen = self._seen.get(id(group))
@@ -289,14 +296,16 @@ class BaseOptimizer(torch.optim.Optimizer):
                 continue
             self._refuse_misspelt(group)
             checked = self._checked(group)
-            for name, value in zip(self._watched, seen or (), strict=False):
-                if name in self.layout and checked[name] != value:
+            held = self._layouts.get(id(group), self._layout(checked))
+            for name, value in zip(self._layout_names, held, strict=True):
+                if checked[name] != value:
                     raise ValueError(
                         f"{name} must stay {value!r} once a step was taken, not {checked[name]!r}: "
                         "the state could not be read"
                     )
             group.update(checked)
             self._seen[id(group)] = (*self._values(group), len(group))
+            self._layouts[id(group)] = self._layout(group)
 
     def _implementation(
         self, group: dict[str, Any], device: torch.device, dtype: torch.dtype
@@ -331,6 +340,9 @@ class BaseOptimizer(torch.optim.Optimizer):
     ) -> dict[str, Tensor]:
         """Return the part of a flat state that goes with ``length`` elements from ``start``."""
         return {k: s if k == "step" else s[start : start + length] for k, s in state.items()}
+
+    def _layout(self, group: dict[str, Any]) -> tuple:
+        return tuple(group[name] for name in self._layout_names)
 
     def _refuse_misspelt(self, keys: Iterable[str]) -> None:
         refuse_misspelt(keys, (*self.rules, "implementation"), type(self).__name__)
@@ -383,6 +395,11 @@ class BaseOptimizer(torch.optim.Optimizer):
                 self._fit_states(loaded, state["state"])
         self._seen, self._sizes = {}, {}
         super().__setstate__(state)
+        self._layouts = {
+            id(group): self._layout(group)
+            for group in self.param_groups
+            if any(self.state.get(p) for p in group["params"])
+        }
 
 
 def _transposed(states: list[dict[str, Tensor]]) -> dict[str, list[Tensor]]:

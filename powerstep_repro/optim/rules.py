@@ -109,6 +109,6 @@ class PositiveInt:
 
     def __call__(self, name: str, value: Any) -> int:
         """Return ``value`` as an int; ValueError if it is not a whole number >= 1."""
-        if not _number(value) or value != int(value) or value < 1:
+        if not (_number(value) and math.isfinite(value) and value == int(value) >= 1):
             raise ValueError(f"{name} must be a whole number >= 1, not {value!r}")
         return int(value)

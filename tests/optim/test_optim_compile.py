@@ -1,9 +1,9 @@
-"""``torch.compile`` of a step: one graph, and none more when a tensor rate changes."""
+"""``torch.compile`` of a step: one graph, none more at a new tensor rate, the same numbers."""
 
 import pytest
 import torch
 
-from powerstep_repro.optim import create
+from powerstep_repro.optim import create, names
 
 
 @pytest.mark.parametrize("name", ["powerstep", "adams_released"])
@@ -34,3 +34,21 @@ def test_a_compiled_step_is_traced_once(name):
         counts.append(len(graphs))
     assert counts[1:] == [2] * 4  # the first step, which makes the state, and all later ones
     torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if "int8" in name])
+@pytest.mark.parametrize("implementation", ["reference", "foreach"])
+def test_a_quantized_step_is_the_same_where_a_caller_compiles_it(name, implementation):
+    """The compiler's code for a CPU left all after the last whole block of a tensor as it was."""
+    torch._dynamo.reset()
+    compiled, eager = (torch.nn.Parameter(torch.ones(300)) for _ in range(2))
+    optimizer, plain = (
+        create(name, [p], lr=0.1, implementation=implementation) for p in (compiled, eager)
+    )
+    step = torch.compile(lambda: optimizer.step())
+    for t in range(3):
+        gradient = torch.randn(300, generator=torch.Generator().manual_seed(t))
+        compiled.grad, eager.grad = gradient.clone(), gradient.clone()
+        step()
+        plain.step()
+    assert torch.equal(compiled, eager)

@@ -44,6 +44,8 @@ BAD_VALUES = [
     ("stacey", {"eps": 0}, "eps"),
     ("powerstep_int8", {"block_size": 0}, "block_size"),
     ("powerstep_int8", {"block_size": 12.5}, "block_size"),
+    ("powerstep_int8", {"block_size": float("inf")}, "block_size"),
+    ("powerstep_int8", {"block_size": float("nan")}, "block_size"),
     ("powerstep_int8", {"code": "nf4"}, "dynamic, linear"),
     ("adamw_int8", {"code_v": "nf4"}, "code_v"),
 ]
@@ -165,6 +167,36 @@ def test_how_a_state_is_read_stays(name, hyper):
         other.step()
     other.load_state_dict(saved)  # which brings a state that it fits
     take_steps(other, [p], steps=1)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        copy.deepcopy,
+        lambda o: pickle.loads(pickle.dumps(o)),
+        lambda o: o.load_state_dict(o.state_dict()) or o,
+    ],
+    ids=["deepcopy", "pickle", "load_state_dict"],
+)
+@pytest.mark.parametrize("hyper", [{"code": "linear"}, {"block_size": 64}, {"block_size": 256}])
+def test_how_a_loaded_or_copied_state_is_read_stays(again, hyper):
+    """Where its hyperparameters come from the checkpoint, users write theirs after loading it."""
+    (p,) = parameters((300,))
+    optimizer = create("powerstep_int8", [p])
+    take_steps(optimizer, [p], steps=1)
+    other = again(optimizer)
+    other.param_groups[0].update(hyper)
+    ((key, value),) = hyper.items()
+    with pytest.raises(ValueError, match=f"{key} must stay .* not {value!r}"):
+        take_steps(other, other.param_groups[0]["params"], steps=1)
+
+
+def test_a_group_that_lost_a_hyperparameter_is_named():
+    (p,) = parameters((2,))
+    optimizer = create("powerstep", [p])
+    del optimizer.param_groups[0]["beta"]
+    with pytest.raises(ValueError, match="a parameter group of PowerStep lost its 'beta'"):
+        take_steps(optimizer, [p], steps=1)
 
 
 def test_hyperparameters_land_in_plain_form():
