@@ -33,6 +33,10 @@ from nanogpt.signals import SIGNALS, StopSignals
 
 Row = dict[str, Any]
 
+STOPPING = (
+    "told to stop: the step in progress will be finished and saved; once more to stop at once"
+)
+
 
 class RecorderLike(Protocol):
     """What the loop asks of a recorder, on rank 0 only."""
@@ -93,7 +97,8 @@ def train(
         arrays = data.batch(settings.seed, step, settings.context, settings.batch, share)
         return [runtime.host_tensor(array) for array in arrays]
 
-    with runtime.memory_errors(micro), StopSignals() as signals:
+    notice = STOPPING if runtime.is_main else ""
+    with runtime.memory_errors(micro), StopSignals(notice) as signals:
         run.resume()
         done = run.done.step
         if recorder is not None:

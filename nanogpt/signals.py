@@ -1,11 +1,14 @@
 """Stopping a run politely: the first signal asks, a second one insists."""
 
+import contextlib
 import os
 import signal
 import threading
 import time
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+STDERR = 2
 
 # torchrun passes on to its workers what the terminal has sent to them already.
 SAME_REQUEST_S = 0.5
@@ -17,11 +20,15 @@ class StopSignals:
     A second one stops the process at once, as if there were no handler. Outside the main thread,
     where Python allows no handlers, nothing is installed. Former handlers come back at the end.
 
+    Args:
+        notice: A line for stderr when the first signal comes.
+
     Attributes:
         received: The number of the first signal, or None.
     """
 
-    def __init__(self):
+    def __init__(self, notice: str = ""):
+        self.notice = notice
         self.received: int | None = None
         self._former = {}
 
@@ -38,6 +45,9 @@ class StopSignals:
         now = time.monotonic()
         if self.received is None:
             self.received, self._since = number, now
+            if self.notice:  # not by print: the signal may have come in the middle of one
+                with contextlib.suppress(OSError):
+                    os.write(STDERR, f"{self.notice}\n".encode())
         elif now - self._since > SAME_REQUEST_S:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

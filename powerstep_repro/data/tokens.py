@@ -20,6 +20,9 @@ from powerstep_repro.errors import UserError
 
 BLOCK_BYTES = 2**24
 SPLITS = ("train", "val")
+# Of a 4-byte token the upper two bytes are below this, for vocabularies of up to a million; that
+# so many 2-byte tokens have it so is no accident.
+HIGH_HALF, SURELY = 16, 256
 
 
 def prepare(
@@ -88,7 +91,13 @@ def _describe(folder: Path, name: str, dtype: str, declared: dict) -> dict:
     found: dict[str, Any] = {"largest": -1}
     for split in SPLITS:
         path = folder / f"{split}.bin"
-        tokens, largest, sha256 = _scan(path, DTYPES[dtype])
+        tokens, largest, sha256, wider = _scan(path, DTYPES[dtype])
+        if wider and "dtype" not in declared:
+            raise UserError(
+                f"{path} read as {dtype} looks like uint32: every second token is below "
+                f"{HIGH_HALF}, the largest of the others {largest}; say data.dtype=uint32, or "
+                "state the dtype in a meta.json beside it"
+            )
         for key, value in ((f"{split}_tokens", tokens), (f"{split}_sha256", sha256)):
             if declared.get(key, value) != value:
                 raise UserError(
@@ -99,9 +108,10 @@ def _describe(folder: Path, name: str, dtype: str, declared: dict) -> dict:
         found["largest"] = max(found["largest"], largest)
     # Without a description, the vocabulary is at least what the files use.
     vocab_size = declared.get("vocab_size") or found["largest"] + 1
-    if type(vocab_size) is not int:
+    if type(vocab_size) is not int or vocab_size < 1:
         raise UserError(
-            f"{folder / 'meta.json'} has vocab_size {vocab_size!r}: it must be a whole number"
+            f"{folder / 'meta.json'} has vocab_size {vocab_size!r}: it must be a whole number from "
+            "1 on"
         )
     if (largest := found.pop("largest")) >= vocab_size:
         raise UserError(
@@ -120,9 +130,10 @@ def _describe(folder: Path, name: str, dtype: str, declared: dict) -> dict:
     }
 
 
-def _scan(path: Path, dtype: np.dtype) -> tuple[int, int, str]:
-    """Return a file's tokens, its largest id and its SHA-256."""
+def _scan(path: Path, dtype: np.dtype) -> tuple[int, int, str, bool]:
+    """Return a file's tokens, its largest id, its SHA-256, and whether its tokens look wider."""
     size, largest, digest = path.stat().st_size, -1, hashlib.sha256()
+    high = 0  # the largest of the second halves, were two tokens one
     if size == 0 or size % dtype.itemsize:
         raise UserError(
             f"{path} has {size} bytes, not a positive multiple of the {dtype.itemsize} of a "
@@ -131,5 +142,9 @@ def _scan(path: Path, dtype: np.dtype) -> tuple[int, int, str]:
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
-            largest = max(largest, int(np.frombuffer(block, dtype).max()))
-    return size // dtype.itemsize, largest, digest.hexdigest()
+            tokens = np.frombuffer(block, dtype)
+            largest = max(largest, int(tokens.max()))
+            high = max(high, int(tokens[1::2].max(initial=0)))
+    tokens = size // dtype.itemsize
+    wider = dtype.itemsize == 2 and tokens >= SURELY and high < HIGH_HALF <= largest
+    return tokens, largest, digest.hexdigest(), wider

@@ -33,6 +33,7 @@ def classify(run_dir: Path) -> tuple[str, dict]:
     Finished and diverged runs are DONE: both are results. A run that says "running" while nobody
     holds its lock was killed, and resumes like an interrupted one.
     One that has ended is DAMAGED without its config: nothing that reads runs finds it.
+    Until a run has ended its steps are the log's: the summary is written every few seconds only.
     """
     summary = read_summary(run_dir)
     status = summary.get("status")
@@ -40,6 +41,8 @@ def classify(run_dir: Path) -> tuple[str, dict]:
         return DAMAGED, {}
     if status in ENDED:
         return DONE, summary
+    if type(step := last_row(run_dir).get("step")) is int:
+        summary = summary | {"steps": step}
     if is_locked(run_dir):
         return BUSY, summary
     if status == "failed":

@@ -62,6 +62,20 @@ def test_wide_ids(folder, tmp_path):
     assert data.train.tolist() == [1, 151_000]
 
 
+@pytest.mark.parametrize("largest", [500, 151_000])
+def test_wide_tokens_are_not_read_as_narrow_ones(folder, tmp_path, largest):
+    """Every second token would be a zero or nearly so, which a model learns at once."""
+    tokens = np.random.default_rng(0).integers(0, largest, 300).astype("<u4")
+    for split in ("train", "val"):
+        tokens.tofile(folder / f"{split}.bin")
+    sentence = "train.bin read as uint16 looks like uint32: .* say data.dtype=uint32"
+    with pytest.raises(UserError, match=sentence):
+        resolve(config(folder), tmp_path / "data")
+    assert resolve(config(folder, dtype="uint32"), tmp_path / "data").train.tolist() == list(tokens)
+    describe(folder)  # whoever says so is believed
+    assert len(resolve(config(folder), tmp_path / "data").train) == 600
+
+
 def describe(folder, **changes):
     (folder / "meta.json").write_text(json.dumps({"name": "mix", "dtype": "uint16", **changes}))
 
@@ -76,6 +90,7 @@ def test_the_folders_own_description_counts(folder, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"vocab_size": -5}, "vocab_size -5: it must be a whole number from 1 on"),
         ({"vocab_size": 257}, "hold id 299, beyond their vocabulary of 257"),
         ({"train_tokens": 301}, "has tokens 300 where meta.json says 301"),
         ({"val_sha256": "0" * 64}, "val.bin has sha256 .* where meta.json says 000"),

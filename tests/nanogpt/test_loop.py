@@ -161,7 +161,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(run):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_finishes_the_step_and_saves(run, number):
+def test_a_signal_finishes_the_step_and_saves(run, number, capfd):
     before = signal.getsignal(number)
 
     def progress(row, steps):
@@ -172,6 +172,9 @@ def test_a_signal_finishes_the_step_and_saves(run, number):
     assert (stopped.result.status, stopped.result.signal) == ("interrupted", number)
     assert stopped.store.load()[0] == stopped.result.step == 5
     assert signal.getsignal(number) is before
+    assert capfd.readouterr().err == (
+        "told to stop: the step in progress will be finished and saved; once more to stop at once\n"
+    )
 
 
 def test_trains_outside_the_main_thread(run):
