@@ -21,6 +21,7 @@ from powerstep_repro.tables import benchmarks, catalogue
 from powerstep_repro.tables.beyond import tuned_cells
 from powerstep_repro.tables.compare import gap_of, gap_words
 from powerstep_repro.tables.judged import judge_all
+from powerstep_repro.tables.losses import MIXED
 from powerstep_repro.tables.render import markdown_rows
 from powerstep_repro.tables.statistics import (
     INCONCLUSIVE,
@@ -156,7 +157,9 @@ def _tuned(evidence: Evidence) -> list[str]:
     reference = several["adamw"][1]
     words = []
     for name, (best, cell) in sorted(several.items(), key=lambda item: item[1][1].outcome.mean):
-        gap = "" if name == "adamw" else f", gap {gap_words(gap_of(cell, reference))}"
+        gap = (
+            "" if name == "adamw" else f", gap {gap_words(gap_of(cell, reference), cell.outcome.n)}"
+        )
         edge = f", the {best.edge} rate run" if best.edge else ""
         words.append(
             f"{optimizer_label(cell.optimizer)} {cell.outcome.words()} at "
@@ -185,7 +188,7 @@ def _limits(evidence: Evidence) -> str:
         f"size, on {ours['steps']:,} steps of {ours['batch']} × {ours['context']} tokens (GPT-2 "
         f"Small). What it cannot: this is {share:.1%} of the tokens that the released GPT-2 "
         "scripts train on, on another corpus. A gap early in a run need not be there at its end, "
-        f"and losses cannot be set beside the paper's; {seen}"
+        f"and losses cannot be set beside the paper's; {seen} {MIXED}"
     )
 
 

@@ -9,7 +9,7 @@ from powerstep_repro.figures.curves import Strand, read_strand
 from powerstep_repro.paper import MARGIN, MODELS, OPTIMIZERS
 from powerstep_repro.tables import benchmarks
 from powerstep_repro.tables.compare import clear_best, gap_of, gap_words, judge_parity, where_it_ran
-from powerstep_repro.tables.losses import variant, variant_label
+from powerstep_repro.tables.losses import MIXED, variant, variant_label
 from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Entry, Table, plain
 from powerstep_repro.tables.statistics import (
     INCONCLUSIVE,
@@ -104,7 +104,7 @@ def lr_tuned(evidence: Evidence) -> Table:
         edge = (best.edge or "no") if best else why_not
         lr = rate_label(best.lr) if best else why_not
         words = outcome.words() + (f" (n={outcome.n})" if outcome.n else "")
-        gap_text = "reference" if is_reference else gap_words(gap)
+        gap_text = "reference" if is_reference else gap_words(gap, outcome.n)
         shown = verdict if evident else NO_VERDICT
         entry = Entry(words, cell is winner)
         by_rate = [f"{rate_label(c.config['lr'])}: {c.outcome.words()}" for c in ran]
@@ -130,7 +130,7 @@ def lr_tuned(evidence: Evidence) -> Table:
         "Best: lowest mean validation loss at the end among the rates that were run; a diverged "
         "run never wins. On an edge (lowest, highest, or the only rate run), a better rate may lie "
         "beyond, and parity stays inconclusive. Steps: the first whose smoothed training loss "
-        "reaches AdamW's at the end of its best run, same seed where there is one."
+        "reaches AdamW's at the end of its best run, same seed where there is one. " + MIXED
     ]
     if not evident:
         table.notes.insert(0, "Plumbing check: no ranking here is evidence.")

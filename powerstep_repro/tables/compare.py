@@ -1,6 +1,7 @@
 """Cells compared: gap with interval, verdict, collapse, and which cell of a row is best."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,26 +27,48 @@ def gap_of(subject: Cell, reference: Cell | None) -> Gap | None:
     """Return the paired gap in final validation loss; None if no seed is shared."""
     if reference is None or subject.data_hash != reference.data_hash:
         return None
-    return paired_gap(subject.outcome.finals, reference.outcome.finals)
+    gap = paired_gap(subject.outcome.finals, reference.outcome.finals)
+    if gap is None:
+        return None
+    ours, theirs = (_places(cell) for cell in (subject, reference))
+    return replace(gap, unlike=tuple(seed for seed in gap.seeds if ours[seed] != theirs[seed]))
 
 
-def gap_words(gap: Gap | None) -> str:
-    """Write a gap with its interval: ``+0.012 [+0.004, +0.020]``."""
+def _places(cell: Cell) -> dict[int, tuple[str, str]]:
+    """Where each seed's run of a cell was made."""
+    seeds = cell.loaded.runs["seed"]
+    return {int(seeds[run]): where_it_ran(cell.loaded, run) for run in cell.runs}
+
+
+def gap_words(gap: Gap | None, n: int | None = None) -> str:
+    """Write a gap with its interval: ``+0.012 [+0.004, +0.020]``.
+
+    Args:
+        gap: What was compared.
+        n: Of the loss beside which it stands; the gap's own is written where it is another.
+    """
     if gap is None:
         return NOTHING
-    words = f"{signed(gap.mean)} {interval_words(gap)}" if gap.has_interval else signed(gap.mean)
-    return words if gap.has_interval else words + _left_out(gap)
+    if gap.has_interval:
+        return f"{signed(gap.mean)} {interval_words(gap, n)}"
+    return signed(gap.mean) + _remarks(gap, n)
 
 
-def interval_words(gap: Gap | None) -> str:
+def interval_words(gap: Gap | None, n: int | None = None) -> str:
     """Write an interval alone; that of one seed is none."""
     known = gap is not None and gap.has_interval
-    return f"[{signed(gap.low)}, {signed(gap.high)}]{_left_out(gap)}" if known else NOTHING
+    return f"[{signed(gap.low)}, {signed(gap.high)}]{_remarks(gap, n)}" if known else NOTHING
 
 
-def _left_out(gap: Gap) -> str:
-    count = len(gap.without_windows)
-    return f" (n={gap.n}, {count} more without windows)" if count else ""
+def _remarks(gap: Gap, n: int | None) -> str:
+    remarks = []
+    if gap.without_windows:
+        remarks.append(f"n={gap.n}, {len(gap.without_windows)} more without windows")
+    elif n not in (None, gap.n):
+        remarks.append(f"n={gap.n}")
+    if gap.unlike:
+        remarks.append("mixed")
+    return f" ({', '.join(remarks)})" if remarks else ""
 
 
 def judge_cell(subject: Cell, reference: Cell | None, paper_gap: float) -> str:

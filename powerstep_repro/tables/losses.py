@@ -16,12 +16,19 @@ from powerstep_repro.paper.claims import MARGIN
 from powerstep_repro.tables.compare import (
     clear_best,
     gap_of,
+    gap_words,
     interval_words,
     judge_cell,
     judge_collapse,
 )
 from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Entry, Table, plain, signed
 from powerstep_repro.tables.statistics import ELSEWHERE, INCONCLUSIVE, Gap
+
+#: What a gap's remark says.
+MIXED = (
+    "Mixed: a seed's two runs are of different devices or revisions of this project, whose kernels "
+    "round otherwise."
+)
 
 #: What the paper says in the place of a number.
 COLLAPSES = "collapses"
@@ -129,8 +136,10 @@ def _column(
         "ours": Entry(ours, best),
         "ours − paper": Entry(signed(difference)),
         "gap to AdamW, paper": Entry(signed(_paper_gap(name, cell))),
-        "gap to AdamW, ours": Entry(signed(gap.mean if gap else None)),
-        "90 % interval": Entry(interval_words(gap)),
+        "gap to AdamW, ours": Entry(
+            signed(gap.mean) if gap and gap.has_interval else gap_words(gap, outcome.n)
+        ),
+        "90 % interval": Entry(interval_words(gap, outcome.n)),
         "verdict": Entry(_verdict(name, cell, reference)),
     }
     if cell is reference:
@@ -187,7 +196,7 @@ def _notes(evidence: Evidence, sources: Sequence[Source]) -> list[str]:
         f"shared seeds and validation windows; none for n = 1, which is {INCONCLUSIVE}. A printed "
         f"gap within ±{MARGIN:g} is reproduced by an interval inside ±{MARGIN:g}, one beyond by "
         "an interval beyond on the same side. Bold: best and no tie. Blown up: after the warm-up "
-        "a loss exceeded that of a uniform guess by more than a nat."
+        "a loss exceeded that of a uniform guess by more than a nat. " + MIXED
     ]
     if evidence.profile != "paper":
         notes.append(

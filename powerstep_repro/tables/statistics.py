@@ -41,6 +41,7 @@ class Gap:
         paired_on: what the interval pairs, in words.
         seeds: those that were compared.
         without_windows: the shared seeds left out, for one side's windows are missing.
+        unlike: the seeds whose two runs are of different devices or revisions.
     """
 
     mean: float
@@ -50,6 +51,7 @@ class Gap:
     paired_on: str = "seeds"
     seeds: tuple[int, ...] = ()
     without_windows: tuple[int, ...] = ()
+    unlike: tuple[int, ...] = ()
 
     @property
     def has_interval(self) -> bool:

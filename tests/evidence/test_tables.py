@@ -364,6 +364,21 @@ def test_cost_is_measured_per_device(world):
     assert rows["adamw", "step_ms"]["n"] == "2"
 
 
+def test_a_gap_says_its_own_n_and_what_its_pairs_do_not_share(world):
+    small(world, "adamw", (3.0,), summary={"device": "another card"})
+    small(world, "adamw", (3.1,), first_seed=2)
+    small(world, "powerstep", (2.5, 2.7, 3.9))
+    small(world, "signsgd", (2.9, 4.0), first_seed=2)
+    text = markdown(build("valid_small", Evidence(world.results, "h100")))
+    gaps = next(line for line in text.splitlines() if "| gap to AdamW, ours |" in line)
+    intervals = next(line for line in text.splitlines() if "| 90 % interval |" in line)
+    assert "-0.450 |" in gaps
+    assert "] (n=2, mixed) |" in intervals
+    assert "-0.200 (n=1) |" in gaps
+    assert "Mixed: a seed's two runs are of different devices or revisions" in text
+    assert "mixed)" in document(Evidence(world.results, "h100"))
+
+
 def test_times_of_two_revisions_are_two_rows(world):
     small(world, "adamw", (3.0,), speed=1.0)
     later = {"git_revision": "89abcdef0123"}
