@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nanogpt.casts import CastOnce
 from nanogpt.checkpoint import CheckpointStore
 from nanogpt.data import TokenData
 from nanogpt.errors import CheckpointError, InputError
@@ -107,7 +108,11 @@ def train(
         run.takes_flag = _takes_flag(optimizer, runtime.device)
         unread: _Enqueued | None = None
         run.clock = time.perf_counter()
-        with closing(_one_ahead(draw, done + 1, settings.steps)) as batches:
+        passes = settings.batch // (runtime.world * micro)
+        with (
+            closing(_one_ahead(draw, done + 1, settings.steps)) as batches,
+            runtime.cast_once(model, passes) as run.casts,
+        ):
             for step, (tokens, targets) in batches:
                 lr = run.set_learning_rate(step)
                 losses = run.accumulate(step, tokens, targets)
@@ -155,6 +160,7 @@ class _Run:
     progress: Callable[[Row, int], None] | None
     done: Progress = field(default_factory=lambda: Progress(0, None, None))
     trainable: nn.Module | None = None  # the model wrapped for ranks and compiled
+    casts: CastOnce | None = None
     takes_flag: bool = False  # whether the optimizer can leave a step out by a flag on the device
     clock: float = 0.0  # when the step before was read, or what followed it was done; seconds
 
@@ -180,7 +186,9 @@ class _Run:
         xs = self.runtime.to_device(tokens).split(self.micro)
         ys = self.runtime.to_device(targets).split(self.micro)
         losses, aux_losses = [], []
-        # One autocast context around all micro-batches: it casts each weight once a step.
+        if self.casts:
+            self.casts.refresh()
+        # One autocast context around all micro-batches: outside a graph, that casts once a step.
         with self.runtime.autocast():
             for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
                 # Dropout's masks are a function of these four: nothing to save for a resume.

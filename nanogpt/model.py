@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nanogpt.casts import Linear
 from nanogpt.errors import InputError
 from nanogpt.kernels import add_norm, gelu_linear, linear_cross_entropy, split_linear
 
@@ -65,14 +66,14 @@ class Attention(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.n_head, self.dropout = config.n_head, config.dropout
-        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
-        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        self.qkv = Linear(config.n_embd, 3 * config.n_embd)
+        self.proj = Linear(config.n_embd, config.n_embd)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         b, t, c = x.shape
         q, k, v = (
             part.view(b, t, self.n_head, c // self.n_head).transpose(1, 2)  # (B, heads, T, C/heads)
-            for part in split_linear(x, self.qkv.weight)
+            for part in split_linear(x, self.qkv.factor)
         )
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
@@ -86,11 +87,11 @@ class MLP(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.dropout = config.dropout
-        self.fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=False)
-        self.proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=False)
+        self.fc = Linear(config.n_embd, 4 * config.n_embd)
+        self.proj = Linear(4 * config.n_embd, config.n_embd)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        y = gelu_linear(self.fc(x), self.proj.weight)
+        y = gelu_linear(self.fc(x), self.proj.factor)
         return F.dropout(y, self.dropout, self.training)
 
 
