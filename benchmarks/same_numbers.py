@@ -22,7 +22,6 @@ import torch
 
 from nanogpt import kernels
 from nanogpt.data import TokenData
-from nanogpt.errors import InputError
 from nanogpt.loop import train
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.runtime import Runtime, decay_groups, seeded
@@ -77,6 +76,7 @@ def record(options: argparse.Namespace) -> list[float]:
     """Train GPT-2 at a fixed seed; return the loss of each step."""
     kernels.enabled = not options.plain
     losses = _Losses()
+    data = TokenData.open(options.data)
     with Runtime("auto", "amp_bf16", compile=torch.cuda.is_available()) as runtime:
         seeded(1337)
         model = runtime.place(GPT(GPTConfig(n_layer=options.layers, context=options.context)))
@@ -90,18 +90,9 @@ def record(options: argparse.Namespace) -> list[float]:
             warmup_steps=options.steps // 10,
             eval_windows=1,
         )
-        try:
-            data = TokenData.open(options.data)
-            result = train(
-                settings,
-                model=model,
-                optimizer=optimizer,
-                data=data,
-                runtime=runtime,
-                recorder=losses,
-            )
-        except InputError as error:
-            raise UserError(str(error)) from error
+        result = train(
+            settings, model=model, optimizer=optimizer, data=data, runtime=runtime, recorder=losses
+        )
         obey(result.signal)
     return losses
 

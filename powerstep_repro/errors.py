@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import NoReturn
 
+from nanogpt.errors import InputError
+
 
 class UserError(ValueError):
     """Bad input: one clear sentence that names the thing, its value and what is allowed."""
@@ -58,8 +60,9 @@ def missing_package_hook(
 def exit_on_user_error(main: Callable[[], int | None]) -> NoReturn:
     """Run a command's ``main`` and exit with its code.
 
-    A ``UserError`` ends as one line and code 1, Ctrl-C as one word and code 130, a reader that
-    left (``| head``) in silence and code 141, as a program that SIGPIPE ends.
+    A ``UserError`` or the trainer's ``InputError`` ends as one line and code 1, Ctrl-C as one word
+    and code 130, a reader that left (``| head``) in silence and code 141, as a program that SIGPIPE
+    ends.
     """
     try:
         code = main() or 0
@@ -73,7 +76,7 @@ def exit_on_user_error(main: Callable[[], int | None]) -> NoReturn:
         # What is still buffered has no reader: the flush at exit must not complain of it either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
-    except UserError as error:
+    except (UserError, InputError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

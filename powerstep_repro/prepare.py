@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
+from powerstep_repro.errors import CommandParser, exit_on_user_error
 
 HELP = """\
 Make the token files of a data set, once, so that training runs find them.
@@ -54,7 +54,6 @@ LINE_INTERVAL_S = 10.0
 def main(arguments: list[str] | None = None) -> int:
     """Prepare the data set that the command line names; return the exit code."""
     from nanogpt.data import TokenData
-    from nanogpt.errors import InputError
     from powerstep_repro.config import choices
     from powerstep_repro.data.resolve import module
 
@@ -76,8 +75,6 @@ def main(arguments: list[str] | None = None) -> int:
         with Reporter() as report:
             folder = module(config).prepare(config, data_dir, workers=workers, report=report)
         data = TokenData.open(folder)
-    except InputError as error:
-        raise UserError(str(error)) from None
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return 128 + signal.SIGINT

@@ -1,13 +1,12 @@
 """Guards that losses of two ways to train are recorded step by step, and held to the bound."""
 
 import argparse
-import hashlib
 import json
 
 import numpy as np
 import pytest
 
-from nanogpt.data import FORMAT, dataset_hash
+from powerstep_repro.data import resolve
 from powerstep_repro.errors import UserError
 
 
@@ -28,13 +27,9 @@ def test_every_step_is_recorded_in_both_ways(same_numbers, tmp_path, monkeypatch
     tokens = np.arange(400, dtype="<u2") % 7
     for split in ("train", "val"):
         (tmp_path / f"{split}.bin").write_bytes(tokens.tobytes())
-    digest = hashlib.sha256(tokens.tobytes()).hexdigest()
-    facts = {
-        "format": FORMAT, "name": "week", "dtype": "uint16", "vocab_size": 7, "tokenizer": "none",
-        "train_tokens": 400, "val_tokens": 400, "hash": dataset_hash(digest, digest, "uint16"),
-    }  # fmt: skip
-    (tmp_path / "meta.json").write_text(json.dumps(facts))
-    options = {"data": tmp_path, "batch": 2, "context": 8, "steps": 3, "layers": 1}
+    tokens_config = {"kind": "tokens", "path": str(tmp_path)}
+    data = resolve(tokens_config, tmp_path / "data").folder
+    options = {"data": data, "batch": 2, "context": 8, "steps": 3, "layers": 1}
     monkeypatch.setattr(same_numbers.kernels, "enabled", True)
     found = [
         same_numbers.record(argparse.Namespace(**options, plain=plain, micro_batch=micro))
@@ -66,9 +61,3 @@ def test_the_bound_is_twice_the_drift_of_another_order(same_numbers, files, caps
 def test_what_cannot_be_compared_is_a_sentence(same_numbers, files, contents, sentence):
     with pytest.raises(UserError, match=sentence):
         same_numbers.compare(files(*contents))
-
-
-def test_a_folder_without_data_is_a_sentence(same_numbers, tmp_path):
-    options = {"data": tmp_path, "batch": 2, "context": 8, "steps": 3, "layers": 1}
-    with pytest.raises(UserError, match=r"no data set in .*: meta\.json is missing"):
-        same_numbers.record(argparse.Namespace(**options, plain=True, micro_batch=2))

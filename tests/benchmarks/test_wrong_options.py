@@ -20,6 +20,11 @@ FOLDER = ROOT / "benchmarks"
         ("import_runs.py", [], "the following arguments are required: source"),
         ("rerun.py", ["run", "--same-card", "maybe"], "invalid choice: 'maybe'"),
         ("same_numbers.py", ["train", "data"], "the following arguments are required: out"),
+        (
+            "same_numbers.py",
+            ["train", "nowhere", "losses.json"],
+            "no data set in nowhere: meta.json is missing",
+        ),
         ("soak.py", ["--fast"], "unrecognized arguments: --fast"),
         ("soak.py", ["--workers", "0"], "--workers is 0; it must be at least 1"),
         ("soak.py", ["--every", "0"], "--every is 0; it must be more than 0 seconds"),
