@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     output.make_folder(folder)
     console = Console(width=None if Console().is_terminal else 130)
     header = output.header(device)
+    dtype = options.dtype or "fp32"
 
     def part_of(kind: str) -> str | None:
         """Return an option by which the results are none to replace the file of a whole one."""
@@ -66,11 +67,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise UserError("--tune compiles kernels for a CUDA device; there is none")
         from powerstep_repro.bench.tune import tune
 
-        finish("tune", tune(models, options.dtype or "fp32", device), output.show_tuning)
+        finish("tune", tune(models, dtype, device), output.show_tuning)
     if options.what in ("optimizers", "all"):
         results = bench_optimizers(
             models,
-            options.dtype or "fp32",
+            dtype,
             device,
             released=options.released,
             only=options.only,

@@ -19,9 +19,8 @@ from powerstep_repro.paper import FIGURES as PAPER_FIGURES
 from powerstep_repro.report import provenance
 from powerstep_repro.tables import benchmarks, catalogue
 from powerstep_repro.tables.beyond import tuned_cells
-from powerstep_repro.tables.compare import gap_of, gap_words
+from powerstep_repro.tables.compare import MIXED, gap_of, gap_words
 from powerstep_repro.tables.judged import judge_all
-from powerstep_repro.tables.losses import MIXED
 from powerstep_repro.tables.render import markdown_rows
 from powerstep_repro.tables.statistics import (
     INCONCLUSIVE,

@@ -8,8 +8,15 @@ from powerstep_repro.evidence import Cell, Evidence, data_label, n_label, rate_l
 from powerstep_repro.figures.curves import Strand, read_strand
 from powerstep_repro.paper import MARGIN, MODELS, OPTIMIZERS
 from powerstep_repro.tables import benchmarks
-from powerstep_repro.tables.compare import clear_best, gap_of, gap_words, judge_parity, where_it_ran
-from powerstep_repro.tables.losses import MIXED, variant, variant_label
+from powerstep_repro.tables.compare import (
+    MIXED,
+    clear_best,
+    gap_of,
+    gap_words,
+    judge_parity,
+    where_it_ran,
+)
+from powerstep_repro.tables.losses import variant, variant_label
 from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Entry, Table, plain
 from powerstep_repro.tables.statistics import (
     INCONCLUSIVE,

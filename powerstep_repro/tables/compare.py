@@ -22,6 +22,12 @@ from powerstep_repro.tables.statistics import (
     same_side,
 )
 
+#: What the remark of a gap means.
+MIXED = (
+    "Mixed: a seed's two runs are of different devices or revisions of this project, whose kernels "
+    "round otherwise."
+)
+
 
 def gap_of(subject: Cell, reference: Cell | None) -> Gap | None:
     """Return the paired gap in final validation loss; None if no seed is shared."""
@@ -144,4 +150,5 @@ def clear_best(cells: Sequence[Cell]) -> Cell | None:
 def where_it_ran(loaded: Loaded, run: str) -> tuple[str, str]:
     """Return a run's device and this project's revision: times compare where both are equal."""
     facts = loaded.runs.loc[run]
-    return str(facts["device"]), str(facts["git_revision"])[:7]
+    revision = facts["git_revision"]  # none where it was installed without its history
+    return str(facts["device"]), revision[:7] if isinstance(revision, str) else NOTHING

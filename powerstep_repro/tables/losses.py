@@ -14,6 +14,7 @@ from powerstep_repro.evidence import (
 from powerstep_repro.paper import TABLES, model_label, optimizer_label, value
 from powerstep_repro.paper.claims import MARGIN
 from powerstep_repro.tables.compare import (
+    MIXED,
     clear_best,
     gap_of,
     gap_words,
@@ -23,12 +24,6 @@ from powerstep_repro.tables.compare import (
 )
 from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Entry, Table, plain, signed
 from powerstep_repro.tables.statistics import ELSEWHERE, INCONCLUSIVE, Gap
-
-#: What a gap's remark says.
-MIXED = (
-    "Mixed: a seed's two runs are of different devices or revisions of this project, whose kernels "
-    "round otherwise."
-)
 
 #: What the paper says in the place of a number.
 COLLAPSES = "collapses"

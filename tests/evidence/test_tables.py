@@ -391,6 +391,12 @@ def test_times_of_two_revisions_are_two_rows(world):
     assert float(steps["powerstep", "0123456"]["our_gap"]) == pytest.approx(-100.0)
 
 
+def test_a_run_without_a_revision_has_a_row_too(world):
+    small(world, "adamw", (3.0,), summary={"git_revision": None})
+    row = row_of("cost", world, optimizer="adamw", quantity="step_ms")
+    assert (row["revision"], float(row["ours"])) == ("n/a", pytest.approx(200.0))
+
+
 def test_files_are_written_whole_and_alike_twice(world, tmp_path):
     small(world, "adamw", (3.0, 3.1))
     first = {}
