@@ -10,8 +10,6 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import NoReturn
 
-from nanogpt.errors import InputError
-
 
 class UserError(ValueError):
     """Bad input: one clear sentence that names the thing, its value and what is allowed."""
@@ -64,6 +62,8 @@ def exit_on_user_error(main: Callable[[], int | None]) -> NoReturn:
     and code 130, a reader that left (``| head``) in silence and code 141, as a program that SIGPIPE
     ends.
     """
+    from nanogpt.errors import InputError  # importing an optimizer must not import the trainer
+
     try:
         code = main() or 0
         sys.stdout.flush()
