@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nanogpt.kernels import accumulate
+
 
 class Linear(nn.Linear):
     """A layer without bias, whose weight a copy in another dtype can stand in for.
@@ -64,8 +66,5 @@ class CastOnce:
 
 def _hand_over(weight: Tensor, copy: Tensor) -> None:
     """Add a copy's gradient to its weight's."""
-    if weight.grad is None:
-        weight.grad = copy.grad.to(weight.dtype)
-    else:
-        weight.grad.add_(copy.grad)
+    weight.grad = accumulate(weight.grad, copy.grad, weight.dtype)
     copy.grad = None

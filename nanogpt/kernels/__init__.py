@@ -1,10 +1,10 @@
 """What the compiler leaves on the table: passes over memory that can be spared.
 
-``add_norm`` adds a branch to the residual stream and normalises the sum; ``gelu_linear`` is GELU
-with the layer after it; ``split_linear`` is the layer of queries, keys and values;
-``linear_cross_entropy`` is the output layer with its loss. On CUDA, where Triton is installed, each
-element is moved as seldom as possible; elsewhere they are the same sums in plain torch. Importing
-this package does not import Triton.
+``accumulate`` adds a gradient to a sum in another precision; ``add_norm`` adds a branch to the
+residual stream and normalises the sum; ``gelu_linear`` is GELU with the layer after it;
+``split_linear`` is the layer of queries, keys and values; ``linear_cross_entropy`` is the output
+layer with its loss. On CUDA, where Triton is installed, each element is moved as seldom as can be;
+elsewhere they are the same sums in plain torch. Importing this package does not import Triton.
 
 No kernel takes a float as an argument: in a compiled graph it would be one of 64 bits, and all
 arithmetic that it enters with it.
@@ -12,11 +12,27 @@ arithmetic that it enters with it.
 
 import importlib.util
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 enabled = True  # False takes the plain path everywhere; set it before a model is compiled
+
+
+def accumulate(total: Tensor | None, part: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return ``total + part``, rounded to ``dtype`` once; in place, if there is a total.
+
+    Args:
+        total: Of ``dtype``, or None: zero.
+        part: Of the total's shape, in any floating-point dtype.
+        dtype: Of the sum.
+    """
+    if _fused(part) and part.is_contiguous() and (total is None or total.is_contiguous()):
+        from nanogpt.kernels.sums import add_into
+
+        return add_into(total, part, dtype)
+    return part.to(dtype) if total is None else total.add_(part)
 
 
 def add_norm(residual: Tensor, branch: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:

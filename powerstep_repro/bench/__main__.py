@@ -33,7 +33,7 @@ PARTS = {
 MICRO_BATCHES = {
     "gpt2_mini": {"this project": [8], "nanoGPT": [8]},
     "gpt2_small": {"this project": [120], "nanoGPT": [60]},
-    "gpt2_medium": {"this project": [60, 40], "nanoGPT": [60, 40]},
+    "gpt2_medium": {"this project": [60], "nanoGPT": [60, 40]},
 }
 
 

@@ -10,7 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from nanogpt.kernels import activation, cross_entropy, norm
+from nanogpt.kernels import activation, cross_entropy, norm, sums
 
 # GPT-2 Small's sizes, which 16 divides, under autocast.
 POINTERS = {
@@ -19,7 +19,7 @@ POINTERS = {
     "normed": "*bf16", "means": "*fp32", "scales": "*fp32", "normed_grad": "*bf16",
     "added_grad": "*fp32", "residual_grad": "*fp32", "branch_grad": "*bf16",
     "weight_grads": "*fp32", "weight_t": "*bf16", "x": "*bf16", "y": "*bf16", "y_grad": "*bf16",
-    "x_grad": "*bf16",
+    "x_grad": "*bf16", "part": "*bf16", "total": "*fp32",
 }  # fmt: skip
 INTEGERS = ("n_rows", "width", "n")  # a float would come in 64 bits, as compiled graphs pass it
 
@@ -40,6 +40,12 @@ def compile_kernel(kernel, constants, warps):
 if __name__ == "__main__":
     report = {}
     for name, kernel, constants, warps in (
+        (
+            "add_into",
+            sums._add_into,
+            {"FIRST": False, "BLOCK": sums.BLOCK},
+            sums.WARPS,
+        ),
         (
             "cross_entropy",
             cross_entropy._loss_and_gradient,
