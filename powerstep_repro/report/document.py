@@ -327,8 +327,8 @@ def _repeated(evidence: Evidence) -> list[str]:
     return [
         "## Repeating a run",
         f"{len(reruns)} recorded {'run was' if len(reruns) == 1 else 'runs were'} started again "
-        f"from the same config, {same} of them on the same kind of card, and the training losses "
-        f"compared step by step: {exact} of {len(reruns)} equal the record in every logged digit.",
+        f"from the same config, {same} of them on the same card, and the training losses compared "
+        f"step by step: {exact} of {len(reruns)} equal the record in every logged digit.",
         "\n".join(rows),
     ]
 

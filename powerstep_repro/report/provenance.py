@@ -33,7 +33,7 @@ class Rerun:
         run: the recorded run's directory name.
         step: the last step compared.
         device: where it ran again.
-        same_card: whether that is the kind of card of the record.
+        same_card: whether it is the very card of the record.
         train_loss: that of the record and that of the repetition at ``step``.
         max_abs_diff: the largest difference up to ``step``.
         mean_abs_diff: the mean of it.

@@ -306,7 +306,7 @@ def test_a_rate_beyond_the_edge_is_counted_shown_and_may_win(world):
     """With no override of lr: the files of the sweeps name these rates."""
     for optimizer, losses in {
         "adamw": {1.2e-3: 4.0, 2.4e-3: 3.9, 4.8e-3: 4.1},
-        "signsgd": {2.5e-5: 4.4, 5e-5: 4.3, 1e-4: 4.5, 4e-4: 4.2},
+        "signsgd": {5e-5: 4.4, 1e-4: 4.3, 2e-4: 4.5, 4e-4: 4.2},
         "powerstep": {3e-4: 4.2, 6e-4: 4.0, 1.2e-3: 3.9},
     }.items():
         for lr, loss in losses.items():
@@ -318,7 +318,7 @@ def test_a_rate_beyond_the_edge_is_counted_shown_and_may_win(world):
     assert rows["powerstep"] == ("1.2e-3", "highest")
     shown = {row[0].text: row[2].text for row in table.rows}
     assert shown["AdamW"] == "1.2e-3: 4.000, 2.4e-3: 3.900, 4.8e-3: 4.100"
-    assert shown["SignSGD"] == "2.5e-5: 4.400, 5e-5: 4.300, 1e-4: 4.500, 4e-4: 4.200"
+    assert shown["SignSGD"] == "5e-5: 4.400, 1e-4: 4.300, 2e-4: 4.500, 4e-4: 4.200"
     assert shown["PowerStep"] == "3e-4: 4.200, 6e-4: 4.000, 1.2e-3: 3.900"
 
 
