@@ -46,16 +46,18 @@ class CastOnce:
         layers = [layer for layer in model.modules() if isinstance(layer, Linear)]
         self.layers = [layer for layer in layers if layer.weight.requires_grad]
         self.dtype = dtype
+        self._firsts: dict[Tensor, Tensor] = {}  # gradients by weight, until there is a second one
 
     def __enter__(self) -> "CastOnce":
         for layer in self.layers:
             layer.copy = layer.weight.detach().to(self.dtype).requires_grad_()
-            layer.copy.register_post_accumulate_grad_hook(partial(_hand_over, layer.weight))
+            layer.copy.register_post_accumulate_grad_hook(partial(self._hand_over, layer.weight))
         return self
 
     def __exit__(self, *exception) -> None:
         for layer in self.layers:
             layer.copy = None
+        self._firsts.clear()
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -63,8 +65,20 @@ class CastOnce:
         if self.layers:  # another family's model has none of these
             torch._foreach_copy_([x.copy for x in self.layers], [x.weight for x in self.layers])
 
+    def finish(self) -> None:
+        """Leave all gradients in the weights' ``grad``; after the last pass of each step."""
+        for weight, first in self._firsts.items():
+            weight.grad = first.to(weight.dtype)
+        self._firsts.clear()
 
-def _hand_over(weight: Tensor, copy: Tensor) -> None:
-    """Add a copy's gradient to its weight's."""
-    weight.grad = accumulate(weight.grad, copy.grad, weight.dtype)
-    copy.grad = None
+    def _hand_over(self, weight: Tensor, copy: Tensor) -> None:
+        """Add a copy's gradient to its weight's.
+
+        The first one is only kept: cast with the addition of the second, it is moved once less.
+        """
+        part, copy.grad = copy.grad, None
+        so_far = self._firsts.pop(weight, None) if weight.grad is None else weight.grad
+        if so_far is None:
+            self._firsts[weight] = part
+        else:
+            weight.grad = accumulate(so_far, part, weight.dtype)

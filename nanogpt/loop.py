@@ -201,6 +201,8 @@ class _Run:
                 losses.append(out.loss.detach())
                 if out.aux is not None:
                     aux_losses.append(out.aux.detach())
+        if self.casts:
+            self.casts.finish()
         return torch.stack(losses).mean(), torch.stack(aux_losses).mean() if aux_losses else None
 
     def agree(self, loss: Tensor, aux_loss: Tensor | None, signals: StopSignals) -> Tensor:

@@ -1,6 +1,6 @@
 """What the compiler leaves on the table: passes over memory that can be spared.
 
-``accumulate`` adds a gradient to a sum in another precision; ``add_norm`` adds a branch to the
+``accumulate`` adds gradients in a precision above their own; ``add_norm`` adds a branch to the
 residual stream and normalises the sum; ``gelu_linear`` is GELU with the layer after it;
 ``split_linear`` is the layer of queries, keys and values; ``linear_cross_entropy`` is the output
 layer with its loss. On CUDA, where Triton is installed, each element is moved as seldom as can be;
@@ -20,19 +20,19 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 enabled = True  # False takes the plain path everywhere; set it before a model is compiled
 
 
-def accumulate(total: Tensor | None, part: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return ``total + part``, rounded to ``dtype`` once; in place, if there is a total.
+def accumulate(sum_so_far: Tensor, part: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the sum of two tensors in a precision above theirs.
 
     Args:
-        total: Of ``dtype``, or None: zero.
-        part: Of the total's shape, in any floating-point dtype.
+        sum_so_far: In any floating-point dtype; overwritten if that is ``dtype``.
+        part: Of the same shape.
         dtype: Of the sum.
     """
-    if _fused(part) and part.is_contiguous() and (total is None or total.is_contiguous()):
-        from nanogpt.kernels.sums import add_into
+    if _fused(part) and part.is_contiguous() and sum_so_far.is_contiguous():
+        from nanogpt.kernels.sums import add
 
-        return add_into(total, part, dtype)
-    return part.to(dtype) if total is None else total.add_(part)
+        return add(sum_so_far, part, dtype)
+    return sum_so_far.add_(part) if sum_so_far.dtype == dtype else sum_so_far.to(dtype).add_(part)
 
 
 def add_norm(residual: Tensor, branch: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""A gradient in one precision, added to a sum in another."""
+"""Gradients of several passes, added in a precision above their own."""
 
 import torch
 import triton
@@ -10,21 +10,17 @@ WARPS = 4
 
 
 @triton.jit
-def _add_into(part, total, n, FIRST: tl.constexpr, BLOCK: tl.constexpr):
-    """``total += part``, or ``total = part``, in the precision of the total."""
+def _add(left, right, total, n, BLOCK: tl.constexpr):
+    """``total = left + right`` in the total's precision; it may be one of the two."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(part + at, mask=at < n, other=0.0).to(total.dtype.element_ty)
-    if not FIRST:
-        value += tl.load(total + at, mask=at < n, other=0.0)
+    value = tl.load(left + at, mask=at < n, other=0.0).to(total.dtype.element_ty)
+    value += tl.load(right + at, mask=at < n, other=0.0).to(total.dtype.element_ty)
     tl.store(total + at, value, mask=at < n)
 
 
-def add_into(total: Tensor | None, part: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the total, in place, or where there is none a new one of that dtype."""
-    first = total is None
-    total = torch.empty_like(part, dtype=dtype) if first else total
-    n = part.numel()
-    _add_into[(triton.cdiv(n, BLOCK),)](
-        part, total, n, FIRST=first, BLOCK=BLOCK, num_warps=WARPS
-    )  # fmt: skip
+def add(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the sum, in ``left`` if that is of this dtype."""
+    total = left if left.dtype == dtype else torch.empty_like(left, dtype=dtype)
+    n = left.numel()
+    _add[(triton.cdiv(n, BLOCK),)](left, right, total, n, BLOCK=BLOCK, num_warps=WARPS)
     return total

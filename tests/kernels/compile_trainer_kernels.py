@@ -19,7 +19,7 @@ POINTERS = {
     "normed": "*bf16", "means": "*fp32", "scales": "*fp32", "normed_grad": "*bf16",
     "added_grad": "*fp32", "residual_grad": "*fp32", "branch_grad": "*bf16",
     "weight_grads": "*fp32", "weight_t": "*bf16", "x": "*bf16", "y": "*bf16", "y_grad": "*bf16",
-    "x_grad": "*bf16", "part": "*bf16", "total": "*fp32",
+    "x_grad": "*bf16", "left": "*fp32", "right": "*bf16", "total": "*fp32",
 }  # fmt: skip
 INTEGERS = ("n_rows", "width", "n")  # a float would come in 64 bits, as compiled graphs pass it
 
@@ -40,12 +40,7 @@ def compile_kernel(kernel, constants, warps):
 if __name__ == "__main__":
     report = {}
     for name, kernel, constants, warps in (
-        (
-            "add_into",
-            sums._add_into,
-            {"FIRST": False, "BLOCK": sums.BLOCK},
-            sums.WARPS,
-        ),
+        ("add", sums._add, {"BLOCK": sums.BLOCK}, sums.WARPS),
         (
             "cross_entropy",
             cross_entropy._loss_and_gradient,

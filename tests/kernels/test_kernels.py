@@ -16,7 +16,7 @@ from nanogpt.kernels.activation import GeluLinear
 from nanogpt.kernels.cross_entropy import LinearCrossEntropy
 from nanogpt.kernels.norm import AddNorm
 from nanogpt.kernels.projection import SplitLinear
-from nanogpt.kernels.sums import add_into
+from nanogpt.kernels.sums import add
 from nanogpt.model import GPT, GPTConfig
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -46,14 +46,13 @@ def close(a, b, precision):
 @pytest.mark.parametrize("shape", [(1,), (33, 67), (2, 2048)])
 @pytest.mark.parametrize("part", [torch.bfloat16, torch.float16, torch.float32])
 def test_gradients_are_added_as_torch_adds_them(device, shape, part):
-    """Bit for bit, from the first, which is only cast."""
-    parts = [draw(device, *shape, dtype=part, seed=seed).detach() for seed in range(3)]
-    total = add_into(None, parts[0], torch.float32)
-    assert total.equal(parts[0].float())
-    for more in parts[1:]:
-        expected = total + more
-        assert add_into(total, more, torch.float32) is total
+    """Bit for bit: two of the low precision, and further ones in place."""
+    total, *parts = (draw(device, *shape, dtype=part, seed=seed).detach() for seed in range(4))
+    for more in parts:
+        expected, before = total.float() + more.float(), total
+        total = add(total, more, torch.float32)
         assert total.equal(expected)
+        assert (total is before) == (before.dtype == torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -67,5 +67,20 @@ def test_gradients_are_summed_in_the_weights_precision():
         casts.refresh()
         for x in (1.0, 2.0**-12):
             layer(torch.tensor([[x]], dtype=torch.bfloat16)).sum().backward()
+        casts.finish()
         assert layer.copy.grad is None
     assert layer.weight.grad.item() == 1 + 2.0**-12
+
+
+@pytest.mark.parametrize("passes", [1, 2, 3])
+def test_each_pass_is_counted_once_in_every_step(passes):
+    layer = Linear(1, 1)
+    with CastOnce(layer, torch.bfloat16) as casts:
+        for step in (1, 2):
+            casts.refresh()
+            for x in range(1, passes + 1):
+                layer(torch.tensor([[step * x]], dtype=torch.bfloat16)).sum().backward()
+            casts.finish()
+            assert layer.weight.grad.dtype == torch.float32
+            assert layer.weight.grad.item() == step * sum(range(1, passes + 1))
+            layer.weight.grad = None
