@@ -55,6 +55,19 @@ def missing_package_hook(
         sys.__excepthook__(kind, error, trace)
 
 
+def tell(line: str) -> None:
+    """Print a line of a run, which goes on without a word when its reader has left (``| head``)."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        _to_nobody()
+
+
+def _to_nobody() -> None:
+    """Let what is still buffered, and all that follows, go to no reader; nothing complains then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def exit_on_user_error(main: Callable[[], int | None]) -> NoReturn:
     """Run a command's ``main`` and exit with its code.
 
@@ -73,8 +86,7 @@ def exit_on_user_error(main: Callable[[], int | None]) -> NoReturn:
         watch.register(sys.stdout, 0)
         if not watch.poll(0):  # some other pipe or socket
             raise
-        # What is still buffered has no reader: the flush at exit must not complain of it either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _to_nobody()
         sys.exit(128 + signal.SIGPIPE)
     except (UserError, InputError) as error:
         sys.exit(f"error: {error}")

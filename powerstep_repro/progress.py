@@ -9,6 +9,8 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
+from powerstep_repro.errors import tell
+
 _LINE_INTERVAL_S = 10.0
 # Steps over which the displayed loss and speed are averaged.
 _SMOOTHING = 20
@@ -95,4 +97,4 @@ class Progress:
         if self._live is not None:
             self._live.console.print(line)
         else:
-            print(line, flush=True)
+            tell(line)

@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 
 from nanogpt.errors import CheckpointError, InputError, OutOfMemory
 from powerstep_repro.config import CONF, axes, compose, identity_view, product, run_dir, with_data
-from powerstep_repro.errors import UserError, exit_on_user_error, require
+from powerstep_repro.errors import UserError, exit_on_user_error, require, tell
 from powerstep_repro.runs.files import CONFIG, ENDED, ERROR, read_summary
 from powerstep_repro.runs.record import Recorder, stated_config
 from powerstep_repro.utilisation import speed_line
@@ -154,10 +154,10 @@ def run(config: dict[str, Any]) -> int:
         damaged = bool(summary) and stated_config(folder) is None
         if summary.get("status") in ENDED and not damaged:
             if rank == 0:
-                print(f"already {_outcome(summary, folder)}")
+                tell(f"already {_outcome(summary, folder)}")
             return 0
         if damaged and rank == 0:
-            print(f"{folder / CONFIG} is missing or damaged: it is written anew, the run goes on")
+            tell(f"{folder / CONFIG} is missing or damaged: it is written anew, the run goes on")
         return _train(config, data, folder, rank)
     except EXPECTED as error:
         # Bad input is seen by all ranks, other trouble perhaps by one alone.
@@ -211,12 +211,12 @@ def _train(config: dict[str, Any], data: Any, folder: Path, rank: int) -> int:
                 diverged_at=result.diverged_at,
                 **facts,
             )
-    if recorder is not None:  # left before it is told: a reader that went is no failed run
+    if recorder is not None:
         summary = read_summary(folder)
-        print(_outcome(summary, folder))
+        tell(_outcome(summary, folder))
         cuda = runtime.device.type == "cuda"
         if line := speed_line(folder, summary, config["precision"], cuda):
-            print(line)
+            tell(line)
     return 128 + result.signal if result.signal else 0
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 PATIENCE_S = 60
 TIMING = ("step_ms", "tokens_per_s")
@@ -18,10 +19,14 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch._dynamo", "powerstep_repro.train"])
 
 
-def _command(arguments: list[str], cwd: str, environment: dict, output: str) -> None:
+def _command(arguments: list[str], cwd: str, environment: dict, output: str, read: bool) -> None:
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    if not read:
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.dup2(writer, 1)
     os.chdir(cwd)
     os.environ.update(environment, OMP_NUM_THREADS="1")
     sys.argv = ["train", *arguments]
@@ -42,19 +47,20 @@ class Command:
         self.folder, self.data = folder, data
         self.output = folder / "output.txt"
 
-    def start(self, *overrides: str, small: bool = True, **environment: str):
+    def start(self, *overrides: str, small: bool = True, read: bool = True, **environment: str):
+        """Start it; ``read`` says whether what it prints has a reader."""
         settings = [*SMALL, "data=text", f"data.path={self.data}"] if small else []
         self.output.unlink(missing_ok=True)
         process = _context.Process(
             target=_command,
-            args=([*settings, *overrides], str(self.folder), environment, str(self.output)),
+            args=([*settings, *overrides], str(self.folder), environment, str(self.output), read),
         )
         process.start()
         return process
 
-    def __call__(self, *overrides: str, small: bool = True, **environment: str) -> int:
-        """Run to the end; returns the exit code."""
-        process = self.start(*overrides, small=small, **environment)
+    def __call__(self, *overrides: str, **how: Any) -> int:
+        """Run to the end, started as :meth:`start` does; returns the exit code."""
+        process = self.start(*overrides, **how)
         process.join(PATIENCE_S)
         assert process.exitcode is not None, self.said
         return process.exitcode
