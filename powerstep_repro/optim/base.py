@@ -64,8 +64,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         defaults: Every hyperparameter by name, ``implementation`` among them.
 
     Raises:
-        ValueError: A hyperparameter out of range, a complex parameter, or ``fused`` where there
-            is no fused step.
+        ValueError: A hyperparameter out of range, an integer or complex parameter, or ``fused``
+            where there is no fused step.
     """
 
     rules: ClassVar[dict[str, Callable[[str, Any], Any]]] = {}
@@ -120,8 +120,10 @@ class BaseOptimizer(torch.optim.Optimizer):
         for p in group["params"]:
             tensor = p[1] if isinstance(p, tuple) else p
             if isinstance(tensor, Tensor):
-                if tensor.is_complex():
-                    raise ValueError(f"{type(self).__name__} takes no complex parameters")
+                if not tensor.is_floating_point():
+                    what = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+                    name = type(self).__name__
+                    raise ValueError(f"{name} takes floating-point parameters, not {what}")
                 self._implementation(group, tensor.device, math_dtype(tensor))
         super().add_param_group(group)
         for kept in (self._seen, self._layouts, self._sizes):
@@ -202,12 +204,12 @@ class BaseOptimizer(torch.optim.Optimizer):
             sizes.append(0 if g is None else p.numel())
             if g is None:
                 continue
-            if g.layout != torch.strided:
+            kind = "complex" if g.is_complex() else g.layout
+            if kind != torch.strided:
+                shape = tuple(g.shape)
                 raise ValueError(
-                    f"{type(self).__name__} takes dense gradients only, not {g.layout}"
+                    f"{type(self).__name__} takes dense real gradients, not {kind} of shape {shape}"
                 )
-            if g.is_complex():
-                raise ValueError(f"{type(self).__name__} takes no complex gradients")
             if sizes[-1]:
                 batches.setdefault((p.device, math_dtype(p)), []).append(p)
         # A tensor that was put into ``p.data`` can be larger than the state, and a kernel would

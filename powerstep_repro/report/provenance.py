@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -13,6 +14,9 @@ from powerstep_repro.runs import Loaded
 from powerstep_repro.runs.files import read_json
 from powerstep_repro.runs.loading import DAMAGED
 from powerstep_repro.tables.statistics import Final, Gap, paired_gap
+
+# Of a quantized optimizer's state: all of it, then each moment, where one has a code of its own.
+CODES = ("code", "code_m", "code_v")
 
 
 @dataclass(frozen=True)
@@ -145,11 +149,19 @@ def effects(departure: Departure, evidence: Evidence) -> list[Effect]:
         ours = _finals(loaded, runs)
         for twins in variants.values():
             theirs = _finals(loaded, twins)
-            code = loaded.configs[twins[0]]["optimizer"].get("code")
-            label = setting + (f", against code {code}" if code else "")
+            label = setting + _against(loaded.configs[twins[0]]["optimizer"])
             gap = paired_gap(ours, theirs)
             found.append(Effect(label, _words(loaded, runs), _words(loaded, twins), gap))
     return found
+
+
+def _against(optimizer: dict[str, Any]) -> str:
+    """Name the codes of a quantized twin: one for all, or one for each moment that has its own."""
+    codes = {key.removeprefix("code").strip("_"): optimizer.get(key) for key in CODES}
+    own = [f"{moment} {code}" for moment, code in codes.items() if moment and code]
+    if own or codes[""]:
+        return f", against code {', '.join(own) or codes['']}"
+    return ""
 
 
 def _finals(loaded: Loaded, runs: list[str]) -> dict[int, Final]:

@@ -87,9 +87,10 @@ def paired_gap(
 
     With one loss per validation window on both sides, seeds and windows are both sampled: the
     differences form a table of seeds by windows, and the variance of their mean follows from the
-    two-way random-effects layout (Satterthwaite's degrees of freedom). A pair that lacks them is
-    then left out: to keep it would mean to leave out the windows' part of the spread, and a lost
-    file must not narrow an interval. Where no pair has them, only the seeds are sampled.
+    two-way random-effects layout (Satterthwaite's degrees of freedom), in an interval that is at
+    least as wide as Student's over the seeds. A pair that lacks them is then left out: to keep it
+    would mean to leave out the windows' part of the spread, and a lost file must not narrow an
+    interval. Where no pair has them, only the seeds are sampled.
 
     Args:
         subject: final losses by seed.
@@ -112,7 +113,7 @@ def paired_gap(
     if not counts or len(pairs) < 2:
         return replace(interval(by_seed, coverage), **facts)
     table = np.stack([a.windows - b.windows for a, b in pairs.values()])  # (seeds, windows)
-    return replace(_two_way(table, float(by_seed.mean()), coverage), **facts)
+    return replace(_two_way(table, by_seed, coverage), **facts)
 
 
 def _windows(subject: Final, reference: Final) -> int:
@@ -121,8 +122,9 @@ def _windows(subject: Final, reference: Final) -> int:
     return len(a) if a is not None and b is not None and 1 < len(a) == len(b) else 0
 
 
-def _two_way(table: np.ndarray, mean: float, coverage: float) -> Gap:
+def _two_way(table: np.ndarray, by_seed: np.ndarray, coverage: float) -> Gap:
     n, windows = table.shape
+    mean = float(by_seed.mean())
     seed_means, window_means = table.mean(axis=1), table.mean(axis=0)
     residual = table - seed_means[:, None] - window_means[None, :] + table.mean()
     # Mean squares of the layout, each already divided by the number of cells.
@@ -138,6 +140,9 @@ def _two_way(table: np.ndarray, mean: float, coverage: float) -> Gap:
     spread += ms_error**2 / ((n - 1) * (windows - 1))
     freedom = max(variance**2 / spread, 1.0) if spread > 0 else float(n - 1)
     low, high = scipy.stats.t.interval(coverage, freedom, loc=mean, scale=float(np.sqrt(variance)))
+    # More degrees of freedom must not make it narrower than over the seeds alone.
+    seeds = interval(by_seed, coverage)
+    low, high = min(low, seeds.low), max(high, seeds.high)
     return Gap(mean, float(low), float(high), n, words)
 
 

@@ -106,6 +106,23 @@ def test_the_effect_of_a_departure_is_that_of_twins(world):
     assert effect.gap.mean == pytest.approx(1.3)
 
 
+def test_twins_of_several_codes_are_told_apart(world):
+    """A moment that has a code of its own too, else three losses stand against one setting."""
+    small = {"model": "gpt2_small"}
+    world.add("quant", small | {"optimizer": "adamw_int8_released"}, losses=(4.0,))
+    world.add("quant", small | {"optimizer": "adamw_int8"}, losses=(3.8,))
+    for m, v in (("dynamic", "linear"), ("linear", "dynamic")):
+        parts = {"optimizer.code_m": m, "optimizer.code_v": v}
+        world.add("quant_parts", parts, losses=(3.7,))
+    departure = next(d for d in DEPARTURES if d.released == "adamw_int8_released")
+    found = {effect.setting for effect in effects(departure, Evidence(world.results, "h100"))}
+    assert found == {
+        "GPT-2-Small (124M), lr 6e-4, against code dynamic",
+        "GPT-2-Small (124M), lr 6e-4, against code m dynamic, v linear",
+        "GPT-2-Small (124M), lr 6e-4, against code m linear, v dynamic",
+    }
+
+
 def test_a_departure_of_the_setup_is_found_by_its_value(world):
     powerstep = {"model": "gpt2_small", "optimizer": "powerstep"}
     world.add("small", powerstep, losses=(4.5,))

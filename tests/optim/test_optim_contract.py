@@ -79,9 +79,11 @@ def test_a_resized_parameter_is_refused_before_anything_changes(name, implementa
 
 
 @our_names
-def test_complex_parameters_are_refused(name):
-    with pytest.raises(ValueError, match="complex"):
-        create(name, [torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int32])
+def test_numbers_without_a_fraction_or_with_two_parts_are_refused(name, dtype):
+    parameter = torch.nn.Parameter(torch.ones(3, dtype=dtype), requires_grad=False)
+    with pytest.raises(ValueError, match=rf"floating-point.*{dtype} of shape \(3,\)"):
+        create(name, [parameter])
 
 
 @our_names

@@ -58,6 +58,19 @@ def test_window_noise_widens_the_interval_of_agreeing_seeds():
     assert (gap.low, gap.high) == pytest.approx(expected)
 
 
+def test_windows_never_narrow_the_interval_over_seeds():
+    """More degrees of freedom would, where seeds and windows spread alike."""
+    rng = np.random.default_rng(4)
+    for seeds in (2, 3, 5) * 20:
+        spread = rng.choice([0.001, 0.01, 0.1], 2)
+        table = rng.normal(0, spread[0], (seeds, 1)) + rng.normal(0, spread[1], (1, 40))
+        losses, zero = table.mean(axis=1), np.zeros((seeds, 40))
+        gap = paired_gap(finals(losses, table), finals(np.zeros(seeds), zero))
+        alone = paired_gap(finals(losses), finals(np.zeros(seeds)))
+        assert gap.low <= alone.low
+        assert gap.high >= alone.high
+
+
 def test_the_two_way_interval_covers_about_as_often_as_it_says():
     rng = np.random.default_rng(3)
     hits = 0
