@@ -1,6 +1,7 @@
 """What a person sees of a run while it trains."""
 
 import sys
+import threading
 import time
 from datetime import timedelta
 from types import TracebackType
@@ -12,6 +13,8 @@ from rich.progress import Progress as RichProgress
 from powerstep_repro.errors import tell
 
 _LINE_INTERVAL_S = 10.0
+# By then a first step has ended, compiled or not, unless it is far larger than what it runs on.
+_LONG_FIRST_STEP_S = 60.0
 # Steps over which the displayed loss and speed are averaged.
 _SMOOTHING = 20
 
@@ -23,10 +26,14 @@ class Progress:
 
     Args:
         again: The run was started before; that it found nothing to go on from is worth a line.
+        size: What a step takes, in words: a line says so where the first one is long under way.
     """
 
-    def __init__(self, again: bool = False):
+    def __init__(self, again: bool = False, size: str = ""):
         self._again = again
+        self._long = threading.Timer(_LONG_FIRST_STEP_S, self._say, [f"still in step 1: {size}"])
+        self._long.daemon = True
+        self._size = size
         self._live: RichProgress | None = None
         self._task = None
         self._loss = self._seconds = None
@@ -40,6 +47,8 @@ class Progress:
                 TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn()
             )
             self._live.start()
+        if self._size:
+            self._long.start()
         return self
 
     def __exit__(
@@ -48,6 +57,7 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._long.cancel()
         if self._live is not None:
             self._live.stop()
 
@@ -59,6 +69,7 @@ class Progress:
             steps: Length of the run.
         """
         step = row["step"]
+        self._long.cancel()
         if self._first and step > 1:
             self._say(f"resuming after step {step - 1}")
         elif self._first and self._again:

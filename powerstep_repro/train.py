@@ -227,8 +227,11 @@ def _compute(
     from nanogpt.signals import StopSignals, obey
     from powerstep_repro.progress import Progress
 
-    again = recorder is not None and bool(recorder.previous)
-    with runtime, Progress(again) as progress:
+    again, size = False, ""
+    if recorder is not None:  # of the rank that tells of the run
+        again = bool(recorder.previous)
+        size = f"{config['batch']:,} sequences of {config['context']:,} tokens take long here"
+    with runtime, Progress(again, size) as progress:
         # A package half imported, and torch imports some of its own late, would end the run with
         # an error of that package's instead.
         with StopSignals() as signals:
