@@ -31,7 +31,9 @@ class Progress:
 
     def __init__(self, again: bool = False, size: str = ""):
         self._again = again
-        self._long = threading.Timer(_LONG_FIRST_STEP_S, self._say, [f"still in step 1: {size}"])
+        self._long = threading.Timer(
+            _LONG_FIRST_STEP_S, self._say, [f"still in the first step: {size}"]
+        )
         self._long.daemon = True
         self._size = size
         self._live: RichProgress | None = None

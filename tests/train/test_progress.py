@@ -57,4 +57,4 @@ def test_a_first_step_that_is_long_under_way_gets_a_line_of_its_size(capsys, mon
             show(row(1), 10)
         show._long.join(10)
     said = capsys.readouterr().out
-    assert ("still in step 1: 9 sequences" in said) == (not early)
+    assert ("still in the first step: 9 sequences" in said) == (not early)
