@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -13,10 +12,8 @@ from powerstep_repro.paper import Departure, model_label
 from powerstep_repro.runs import Loaded
 from powerstep_repro.runs.files import read_json
 from powerstep_repro.runs.loading import DAMAGED
+from powerstep_repro.tables.losses import codes_of
 from powerstep_repro.tables.statistics import Final, Gap, paired_gap
-
-# Of a quantized optimizer's state: all of it, then each moment, where one has a code of its own.
-CODES = ("code", "code_m", "code_v")
 
 
 @dataclass(frozen=True)
@@ -149,19 +146,12 @@ def effects(departure: Departure, evidence: Evidence) -> list[Effect]:
         ours = _finals(loaded, runs)
         for twins in variants.values():
             theirs = _finals(loaded, twins)
-            label = setting + _against(loaded.configs[twins[0]]["optimizer"])
+            codes = codes_of(loaded.configs[twins[0]]["optimizer"]).items()
+            words = ", ".join(f"{moment} {code}".strip() for moment, code in codes)
+            label = setting + (f", against code {words}" if words else "")
             gap = paired_gap(ours, theirs)
             found.append(Effect(label, _words(loaded, runs), _words(loaded, twins), gap))
     return found
-
-
-def _against(optimizer: dict[str, Any]) -> str:
-    """Name the codes of a quantized twin: one for all, or one for each moment that has its own."""
-    codes = {key.removeprefix("code").strip("_"): optimizer.get(key) for key in CODES}
-    own = [f"{moment} {code}" for moment, code in codes.items() if moment and code]
-    if own or codes[""]:
-        return f", against code {', '.join(own) or codes['']}"
-    return ""
 
 
 def _finals(loaded: Loaded, runs: list[str]) -> dict[int, Final]:

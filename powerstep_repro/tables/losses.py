@@ -1,6 +1,7 @@
 """The three tables of validation losses: the paper's layout, each cell beside the paper's own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from powerstep_repro.evidence import (
     Cell,
@@ -29,12 +30,19 @@ from powerstep_repro.tables.statistics import ELSEWHERE, INCONCLUSIVE, Gap
 COLLAPSES = "collapses"
 
 
+def codes_of(optimizer: Mapping[str, Any]) -> dict[str, str]:
+    """Return the code of a quantized state, under "", or each moment's where one has its own."""
+    code, m, v = (optimizer.get(key) for key in ("code", "code_m", "code_v"))
+    if m or v:
+        return {"m": m or code, "v": v or code}
+    return {"": code} if code else {}
+
+
 def variant(cell: Cell) -> str:
     """Name a cell's optimizer with its code, where it has one that is not the default."""
-    codes = [cell.value(f"optimizer.{key}") for key in ("code", "code_m", "code_v")]
-    if codes[1] or codes[2]:
-        return f"{cell.optimizer} m={codes[1] or codes[0]} v={codes[2] or codes[0]}"
-    return cell.optimizer if codes[0] in (None, "dynamic") else f"{cell.optimizer} {codes[0]}"
+    codes = codes_of(cell.config["optimizer"])
+    words = " ".join(f"{moment}={code}" if moment else code for moment, code in codes.items())
+    return cell.optimizer if words in ("", "dynamic") else f"{cell.optimizer} {words}"
 
 
 def variant_label(cell: Cell) -> str:
