@@ -105,16 +105,17 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=False)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, branch: Tensor | None, last: bool) -> tuple[Tensor, Tensor]:
         """Take the residual stream and what the block before adds to it; return the same two.
 
-        A branch is added where the sum is normalised, so that both are one pass over memory.
+        A branch is added where the sum is normalised, so that both are one pass over memory. The
+        last block returns a stream that more than a norm can read.
         """
         if branch is None:
             h = self.ln_1(x)
         else:
-            x, h = add_norm(x, branch, self.ln_1)
-        x, h = add_norm(x, self.attn(h), self.ln_2)
+            x, h = add_norm(x, branch, self.ln_1, to_halves=True)
+        x, h = add_norm(x, self.attn(h), self.ln_2, to_halves=not last)
         return x, self.mlp(h)
 
 
@@ -155,8 +156,8 @@ class GPT(nn.Module):
         x = self.wte(tokens) + self.wpe(positions)  # (B, T, C)
         x = F.dropout(x, self.config.dropout, self.training)
         branch = None
-        for block in self.blocks:
-            x, branch = block(x, branch)
+        for index, block in enumerate(self.blocks, 1):
+            x, branch = block(x, branch, last=index == len(self.blocks))
         h = self.ln_f(x + branch)
         if targets is None:
             return Output(None, F.linear(h, self.wte.weight))  # the embedding tied

@@ -35,18 +35,22 @@ def accumulate(sum_so_far: Tensor, part: Tensor, dtype: torch.dtype) -> Tensor:
     return sum_so_far.add_(part) if sum_so_far.dtype == dtype else sum_so_far.to(dtype).add_(part)
 
 
-def add_norm(residual: Tensor, branch: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+def add_norm(
+    residual: Tensor, branch: Tensor, norm: nn.LayerNorm, to_halves: bool = False
+) -> tuple[Tensor, Tensor]:
     """Return ``residual + branch`` and its layer norm.
 
     Args:
-        residual: (..., C); its dtype stays.
-        branch: (..., C), of the same shape.
+        residual: (..., C), its dtype stays; or the sum in halves that another call has returned.
+        branch: (..., C).
         norm: A layer norm over C, without bias.
+        to_halves: Whether the sum goes into another call and nowhere else. Where that spares
+            traffic, it comes in halves then, (..., 2 * C), which only another call can read.
     """
-    if _fused(residual):
+    if _fused(branch):
         from nanogpt.kernels.norm import AddNorm
 
-        return AddNorm.apply(residual, branch, norm.weight, norm.eps)
+        return AddNorm.apply(residual, branch, norm.weight, norm.eps, to_halves)
     residual = residual + branch
     return residual, norm(residual)
 

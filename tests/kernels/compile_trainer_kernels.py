@@ -21,12 +21,16 @@ POINTERS = {
     "weight_grads": "*fp32", "weight_t": "*bf16", "x": "*bf16", "y": "*bf16", "y_grad": "*bf16",
     "x_grad": "*bf16", "left": "*fp32", "right": "*bf16", "total": "*fp32",
 }  # fmt: skip
+STREAMS = ("residual", "added", "residual_grad", "added_grad")
+WHOLE, HALVES = ({"FROM_HALVES": halves, "TO_HALVES": halves} for halves in (False, True))
 INTEGERS = ("n_rows", "width", "n")  # a float would come in 64 bits, as compiled graphs pass it
 
 
 def compile_kernel(kernel, constants, warps):
     names = kernel.arg_names
     types = POINTERS | dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(constants, "constexpr")
+    if constants.get("TO_HALVES"):
+        types |= dict.fromkeys(STREAMS, "*bf16")
     aligned = [name for name in names if name not in constants]
     source = ASTSource(
         fn=kernel,
@@ -50,13 +54,25 @@ if __name__ == "__main__":
         (
             "add_norm",
             norm._add_norm,
-            {"EPS": 1e-5, "ROWS": norm.FORWARD[0], "BLOCK": 1024},
+            {"EPS": 1e-5, "ROWS": norm.FORWARD[0], "BLOCK": 1024, **WHOLE},
+            norm.FORWARD[1],
+        ),
+        (
+            "add_norm_halves",
+            norm._add_norm,
+            {"EPS": 1e-5, "ROWS": norm.FORWARD[0], "BLOCK": 1024, **HALVES},
             norm.FORWARD[1],
         ),
         (
             "add_norm_backward",
             norm._add_norm_backward,
-            {"ROWS": norm.BACKWARD[0], "BLOCK": 1024},
+            {"ROWS": norm.BACKWARD[0], "BLOCK": 1024, **WHOLE},
+            norm.BACKWARD[1],
+        ),
+        (
+            "add_norm_backward_halves",
+            norm._add_norm_backward,
+            {"ROWS": norm.BACKWARD[0], "BLOCK": 1024, **HALVES},
             norm.BACKWARD[1],
         ),
         ("gelu", activation._gelu, {"BLOCK": activation.FORWARD[0]}, activation.FORWARD[1]),
@@ -69,8 +85,12 @@ if __name__ == "__main__":
         (
             "product_gelu_backward",
             activation._product_gelu_backward,
-            {"WIDTH": 768, "ROWS": activation.TILE[0], "COLUMNS": activation.TILE[1]}
-            | {"INNER": activation.TILE[2], "GROUP": activation.GROUP},
+            {"WIDTH": 768, "APART": 1536, "ROWS": activation.TILE[0]}
+            | {
+                "COLUMNS": activation.TILE[1],
+                "INNER": activation.TILE[2],
+                "GROUP": activation.GROUP,
+            },
             activation.TILE_WARPS,
         ),
     ):
