@@ -45,7 +45,7 @@ def add_norm(
         branch: (..., C).
         norm: A layer norm over C, without bias.
         to_halves: Whether the sum goes into another call and nowhere else. Where that spares
-            traffic, it comes in halves then, (..., 2 * C), which only another call can read.
+            traffic, it comes in halves then, (2, ..., C), which only another call can read.
     """
     if _fused(branch):
         from nanogpt.kernels.norm import AddNorm

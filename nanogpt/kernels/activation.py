@@ -70,13 +70,12 @@ def _gelu_backward(y_grad, x, x_grad, n, BLOCK: tl.constexpr):
 @triton.jit
 def _product_gelu_backward(
     y_grad, weight_t, x, x_grad, n,
-    WIDTH: tl.constexpr, APART: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    INNER: tl.constexpr, GROUP: tl.constexpr,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+    GROUP: tl.constexpr,
 ):  # fmt: skip
     """``x_grad = (y_grad @ weight_t.T) * gelu'(x)`` of whole tiles.
 
-    ``y_grad`` is (rows, WIDTH), a row APART elements behind the one before, ``weight_t`` is
-    (n, WIDTH), ``x`` and ``x_grad`` are (rows, n).
+    ``y_grad`` is (rows, WIDTH), ``weight_t`` (n, WIDTH), ``x`` and ``x_grad`` (rows, n).
     """
     # Programs that run together share rows of one operand and columns of the other.
     tiles = n // COLUMNS
@@ -86,7 +85,7 @@ def _product_gelu_backward(
     row = ((group + place % height) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = place // height * COLUMNS + tl.arange(0, COLUMNS)
     inner = tl.arange(0, INNER)
-    left = y_grad + row[:, None] * APART + inner[None, :]
+    left = y_grad + row[:, None] * WIDTH + inner[None, :]
     right = weight_t + column[None, :] * WIDTH + inner[:, None]
     product = tl.zeros((ROWS, COLUMNS), tl.float32)
     for start in range(0, WIDTH, INNER):
@@ -120,18 +119,16 @@ class GeluLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, y_grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
         x, activated, weight = ctx.saved_tensors
+        y_grad = y_grad.contiguous()
         x_grad = torch.empty_like(x)
         width, n = weight.shape
         rows = x.numel() // n
-        y_grad = y_grad.reshape(rows, width)  # the rows may lie apart: one half of a stream's
-        if y_grad.stride(1) != 1:
-            y_grad = y_grad.contiguous()
         fits = rows % TILE[0] == n % TILE[1] == width % TILE[2] == 0
         if IN_REGISTERS and fits and x.dtype == y_grad.dtype != torch.float32:
             _product_gelu_backward[(rows // TILE[0] * (n // TILE[1]),)](
                 y_grad, weight.t().contiguous(), x, x_grad, n,
-                WIDTH=width, APART=y_grad.stride(0), ROWS=TILE[0], COLUMNS=TILE[1],
-                INNER=TILE[2], GROUP=GROUP, num_warps=TILE_WARPS, num_stages=3,
+                WIDTH=width, ROWS=TILE[0], COLUMNS=TILE[1], INNER=TILE[2], GROUP=GROUP,
+                num_warps=TILE_WARPS, num_stages=3,
             )  # fmt: skip
         else:
             activated_grad = y_grad @ weight
@@ -139,5 +136,5 @@ class GeluLinear(torch.autograd.Function):
             _gelu_backward[(triton.cdiv(rows * n, block),)](
                 activated_grad, x, x_grad, rows * n, BLOCK=block, num_warps=warps
             )
-        weight_grad = y_grad.t() @ activated.view(rows, n).to(y_grad.dtype)
+        weight_grad = y_grad.view(rows, width).t() @ activated.view(rows, n).to(y_grad.dtype)
         return x_grad, weight_grad.to(ctx.weight_dtype)

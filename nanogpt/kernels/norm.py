@@ -81,9 +81,10 @@ def _add_norm(
 @triton.jit
 def _add_norm_backward(
     normed_grad, added_grad, added, weight, means, scales, residual_grad, branch_grad, weight_grads,
-    n_rows, width, ROWS: tl.constexpr, BLOCK: tl.constexpr, FROM_HALVES: tl.constexpr,
+    n_rows, width, size, ROWS: tl.constexpr, BLOCK: tl.constexpr, FROM_HALVES: tl.constexpr,
     TO_HALVES: tl.constexpr,
 ):  # fmt: skip
+    """``size`` is that of one half: of a stream that is not in halves, all of it."""
     added = _stream(added, TO_HALVES)
     column = tl.arange(0, BLOCK)
     within = column[None, :] < width
@@ -96,12 +97,9 @@ def _add_norm_backward(
         mask = (row[:, None] < n_rows) & within
         dy = tl.load(normed_grad + at, mask=mask, other=0.0).to(tl.float32)
         x = tl.load(added + at, mask=mask, other=0.0).to(tl.float32)
-        both = (
-            at + row[:, None].to(tl.int64) * width
-        )  # of the first half; the second lies beside it
         if TO_HALVES:
-            rounded = tl.load(added_grad + both, mask=mask, other=0.0)
-            above = _whole(rounded, tl.load(added_grad + both + width, mask=mask, other=0.0))
+            rounded = tl.load(added_grad + at, mask=mask, other=0.0)
+            above = _whole(rounded, tl.load(added_grad + size + at, mask=mask, other=0.0))
         else:
             above = tl.load(added_grad + at, mask=mask, other=0.0).to(tl.float32)
         mean = tl.load(means + row, mask=row < n_rows, other=0.0)
@@ -114,8 +112,8 @@ def _add_norm_backward(
         dx = above + scale[:, None] * (dy - shift[:, None] - x_hat * along[:, None])
         if FROM_HALVES:
             rounded, lower = _halves(dx)
-            tl.store(residual_grad + both, rounded, mask=mask)
-            tl.store(residual_grad + both + width, lower, mask=mask)
+            tl.store(residual_grad + at, rounded, mask=mask)
+            tl.store(residual_grad + size + at, lower, mask=mask)
         else:
             tl.store(residual_grad + at, dx.to(residual_grad.dtype.element_ty), mask=mask)
             tl.store(branch_grad + at, dx.to(branch_grad.dtype.element_ty), mask=mask)
@@ -128,10 +126,10 @@ class AddNorm(torch.autograd.Function):
     The branch comes out of a product, so its dtype is the one that the next product wants: under
     autocast the norm is rounded once, where it is written. Statistics and sums are float32.
 
-    Between two of these, a float32 stream beside bfloat16 branches goes in halves: (..., 2 * C) in
-    bfloat16. Its values are those of float32, their bytes taken two by two; its gradient has the
-    numbers rounded to bfloat16 in its first C columns, where they are the branch's gradient too,
-    and the bits that rounding cut off in the others. So 14 bytes are moved where 16 were.
+    Between two of these, a float32 stream beside bfloat16 branches goes in halves: (2, ..., C) in
+    bfloat16. Its values are those of float32, their bytes taken two by two; of its gradient, the
+    first half is the numbers rounded to bfloat16, where they are the branch's gradient too, and the
+    second the bits that rounding cut off. So 14 bytes are moved where 16 were.
     """
 
     @staticmethod
@@ -141,11 +139,11 @@ class AddNorm(torch.autograd.Function):
         residual, branch = residual.contiguous(), branch.contiguous()
         width = branch.shape[-1]
         n_rows = branch.numel() // width
-        from_halves = residual.shape != branch.shape
+        from_halves = residual.dim() != branch.dim()
         stream_dtype = torch.float32 if from_halves else residual.dtype
         to_halves = to_halves and stream_dtype == torch.float32 and branch.dtype == torch.bfloat16
         if to_halves:
-            added = branch.new_empty(*branch.shape[:-1], 2 * width)
+            added = branch.new_empty(2, *branch.shape)
         else:
             added = torch.empty_like(branch, dtype=stream_dtype)
         normed = torch.empty_like(branch)
@@ -170,7 +168,7 @@ class AddNorm(torch.autograd.Function):
         width = normed_grad.shape[-1]
         n_rows = normed_grad.numel() // width
         if ctx.from_halves:
-            residual_grad = normed_grad.new_empty(*normed_grad.shape[:-1], 2 * width)
+            residual_grad = normed_grad.new_empty(2, *normed_grad.shape)
             written = normed_grad  # to nothing: the branch's gradient is one of the halves
         else:
             stream_dtype = torch.float32 if ctx.to_halves else added.dtype
@@ -180,10 +178,10 @@ class AddNorm(torch.autograd.Function):
         rows, warps = BACKWARD
         _add_norm_backward[(PROGRAMS,)](
             normed_grad, added_grad, added, weight, means, scales,
-            residual_grad, written, weight_grads, n_rows, width,
+            residual_grad, written, weight_grads, n_rows, width, normed_grad.numel(),
             ROWS=rows, BLOCK=triton.next_power_of_2(width),
             FROM_HALVES=ctx.from_halves, TO_HALVES=ctx.to_halves, num_warps=warps,
         )  # fmt: skip
-        branch_grad = residual_grad[..., :width] if ctx.from_halves else written
+        branch_grad = residual_grad[0] if ctx.from_halves else written
         weight_grad = weight_grads.sum(0).to(weight.dtype)
         return residual_grad, branch_grad, weight_grad, None, None

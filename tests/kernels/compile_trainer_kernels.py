@@ -23,7 +23,12 @@ POINTERS = {
 }  # fmt: skip
 STREAMS = ("residual", "added", "residual_grad", "added_grad")
 WHOLE, HALVES = ({"FROM_HALVES": halves, "TO_HALVES": halves} for halves in (False, True))
-INTEGERS = ("n_rows", "width", "n")  # a float would come in 64 bits, as compiled graphs pass it
+INTEGERS = (
+    "n_rows",
+    "width",
+    "n",
+    "size",
+)  # a float would come in 64 bits, as compiled graphs pass it
 
 
 def compile_kernel(kernel, constants, warps):
@@ -85,7 +90,7 @@ if __name__ == "__main__":
         (
             "product_gelu_backward",
             activation._product_gelu_backward,
-            {"WIDTH": 768, "APART": 1536, "ROWS": activation.TILE[0]}
+            {"WIDTH": 768, "ROWS": activation.TILE[0]}
             | {
                 "COLUMNS": activation.TILE[1],
                 "INNER": activation.TILE[2],
