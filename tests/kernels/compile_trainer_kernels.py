@@ -23,12 +23,8 @@ POINTERS = {
 }  # fmt: skip
 STREAMS = ("residual", "added", "residual_grad", "added_grad")
 WHOLE, HALVES = ({"FROM_HALVES": halves, "TO_HALVES": halves} for halves in (False, True))
-INTEGERS = (
-    "n_rows",
-    "width",
-    "n",
-    "size",
-)  # a float would come in 64 bits, as compiled graphs pass it
+# No float among them: it would come in 64 bits, as compiled graphs pass it.
+INTEGERS = ("n_rows", "width", "n", "size")
 
 
 def compile_kernel(kernel, constants, warps):
@@ -90,12 +86,8 @@ if __name__ == "__main__":
         (
             "product_gelu_backward",
             activation._product_gelu_backward,
-            {"WIDTH": 768, "ROWS": activation.TILE[0]}
-            | {
-                "COLUMNS": activation.TILE[1],
-                "INNER": activation.TILE[2],
-                "GROUP": activation.GROUP,
-            },
+            {"WIDTH": 768, "GROUP": activation.GROUP}
+            | dict(zip(("ROWS", "COLUMNS", "INNER"), activation.TILE, strict=True)),
             activation.TILE_WARPS,
         ),
     ):
