@@ -269,7 +269,8 @@ class BaseOptimizer(torch.optim.Optimizer):
             if grad_factor is not None:
                 gs = torch._foreach_mul(gs, grad_factor)
             if limit is not None and self.foreach_update is not None:
-                self.foreach_update(working, gs, **_transposed(parts), **hyper)
+                lists = {name: [part[name] for part in parts] for name in by_name}
+                self.foreach_update(working, gs, **lists, **hyper)
             else:
                 for p, g, state in zip(working, gs, parts, strict=True):
                     self.update(p, g, **state, **hyper)
@@ -364,12 +365,12 @@ class BaseOptimizer(torch.optim.Optimizer):
         and scales alike and cannot be undone afterwards. So tensors pass it in a wrapper.
 
         Raises:
-            ValueError: The state is another optimizer's, or of parameters of other shapes or
-                another arithmetic, or a hyperparameter is out of range; nothing has been changed
-                then.
+            ValueError: The state is none or another optimizer's, or of parameters of other shapes
+                or another arithmetic, or a hyperparameter is out of range; nothing has been
+                changed then.
         """
         shield = self.register_load_state_dict_pre_hook(
-            lambda _, loaded: {**loaded, "state": shielded(loaded["state"])}
+            lambda _, loaded: shielded(loaded, type(self).__name__)
         )
         try:
             super().load_state_dict(state_dict)
@@ -402,7 +403,3 @@ class BaseOptimizer(torch.optim.Optimizer):
             for group in self.param_groups
             if any(self.state.get(p) for p in group["params"])
         }
-
-
-def _transposed(states: list[dict[str, Tensor]]) -> dict[str, list[Tensor]]:
-    return {name: [state[name] for state in states] for name in states[0]}

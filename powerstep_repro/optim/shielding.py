@@ -16,9 +16,23 @@ class Shielded:
         self.tensor = tensor
 
 
-def shielded(state: Any) -> Any:
-    """Return ``state``, however nested, with its tensors shielded."""
-    return _mapped(state, Tensor, Shielded)
+def shielded(loaded: dict[str, Any], owner: str) -> dict[str, Any]:
+    """Return what is to be loaded, the tensors of its state shielded.
+
+    Args:
+        loaded: What ``state_dict`` of an optimizer returned.
+        owner: The optimizer, for the message.
+
+    Raises:
+        ValueError: It is no optimizer's state.
+    """
+    if not {"state", "param_groups"} <= loaded.keys():
+        found = ", ".join(map(repr, loaded)) or "nothing"
+        raise ValueError(
+            f"{owner} loads what state_dict() returned, which holds 'state' and 'param_groups'; "
+            f"this holds {found}"
+        )
+    return {**loaded, "state": _mapped(loaded["state"], Tensor, Shielded)}
 
 
 def unshielded(state: Any, device: torch.device | None) -> Any:

@@ -128,6 +128,17 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_changed(name, entry, h
     optimizer.load_state_dict(before)
 
 
+def test_a_whole_checkpoint_is_no_state_of_an_optimizer():
+    """What people load by mistake; the message says what it holds."""
+    optimizer = create("powerstep", parameters(), lr=0.1)
+    checkpoint = {"model": {}, "optimizer": optimizer.state_dict()}
+    with pytest.raises(ValueError, match="'state' and 'param_groups'; this holds 'model', 'opt"):
+        optimizer.load_state_dict(checkpoint)
+    with pytest.raises(ValueError, match="this holds nothing"):
+        optimizer.load_state_dict({})
+    optimizer.load_state_dict(checkpoint["optimizer"])
+
+
 def test_a_state_of_lower_precision_is_widened_bit_for_bit():
     """Momentum would go on in bfloat16, against what the class promises."""
     (p,) = params = [torch.nn.Parameter(torch.ones(4))]
