@@ -32,26 +32,36 @@ def test_every_step_is_recorded_in_both_ways(same_numbers, tmp_path, monkeypatch
     options = {"data": data, "batch": 2, "context": 8, "steps": 3, "layers": 1}
     monkeypatch.setattr(same_numbers.kernels, "enabled", True)
     found = [
-        same_numbers.record(argparse.Namespace(**options, plain=plain, micro_batch=micro))
-        for plain, micro in ((True, 2), (True, 1), (False, 2))
-    ]
-    assert [len(losses) for losses in found] == [3, 3, 3]
+        same_numbers.record(
+            argparse.Namespace(**options, plain=plain, micro_batch=micro, attention=attention)
+        )
+        for plain, micro, attention in (
+            (True, 2, None), (True, 1, None), (False, 2, None), (True, 2, "math")
+        )
+    ]  # fmt: skip
+    assert [len(losses) for losses in found] == [3, 3, 3, 3]
     assert found[0][0] > found[0][2]
     np.testing.assert_allclose(found[1], found[0], rtol=2e-3)
     np.testing.assert_allclose(found[2], found[0], rtol=2e-3)
+    np.testing.assert_allclose(found[3], found[0], rtol=2e-3)
+    assert found[3] != found[0]  # another order it is
 
 
-def test_the_bound_is_twice_the_drift_of_another_order(same_numbers, files, capsys):
-    reference, other = [4.0, 3.0], [4.0, 3.25]
-    assert same_numbers.compare(files(reference, other, [4.25, 3.25]))
-    assert not same_numbers.compare(files(reference, other, [4.25, 3.5]))
-    assert "mean |difference| 3.75e-01, largest 5.00e-01" in capsys.readouterr().out
+def test_the_bound_is_twice_the_drift_of_plain_orders(same_numbers, files, capsys):
+    """In the mean over pairs: 1/4 among the plain ones, then 3/8 and 5/8 from them."""
+    *plain, near, far = files([4.0, 3.0], [4.0, 3.5], [4.25, 3.5], [4.25, 4.25])
+    assert same_numbers.compare(plain, [near])
+    assert not same_numbers.compare(plain, [far])
+    assert same_numbers.compare(plain, [near, far])
+    printed = capsys.readouterr().out
+    assert "0, 2: mean |difference| 3.75e-01, largest 5.00e-01, with its sign +3.75e-01" in printed
+    assert "plain orders from each other: 2.50e-01; kernels from plain: 2.50e-01" in printed
 
 
 @pytest.mark.parametrize(
     ("contents", "sentence"),
     [
-        (([1.0], [1.0]), "2 files given; it takes a reference, another order, others"),
+        (([1.0], [1.0]), "--plain has 1 file; it takes two or more"),
         (([1.0], [1.0], [1.0, 2.0]), "2.json has 2 steps and .*0.json 1"),
         (([], [], []), "0.json holds no list of losses"),
         (([1.0], {"a": 1.0}, [1.0]), "1.json holds no list of losses"),
@@ -59,5 +69,6 @@ def test_the_bound_is_twice_the_drift_of_another_order(same_numbers, files, caps
     ],
 )
 def test_what_cannot_be_compared_is_a_sentence(same_numbers, files, contents, sentence):
+    *plain, kernels = files(*contents)
     with pytest.raises(UserError, match=sentence):
-        same_numbers.compare(files(*contents))
+        same_numbers.compare(plain, [kernels])
