@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from powerstep_repro.optim.base import IMPLEMENTATIONS
+from powerstep_repro.optim.dispatch import IMPLEMENTATIONS
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Choice, Interval, LearningRate, Pair
 

@@ -29,12 +29,10 @@ from torch import Tensor
 
 from powerstep_repro.optim import compiled
 from powerstep_repro.optim.bundles import bundle_limit, bundles
-from powerstep_repro.optim.fused import available as fused_available
+from powerstep_repro.optim.dispatch import IMPLEMENTATIONS, implementation
 from powerstep_repro.optim.rules import Choice, Interval, LearningRate, refuse_misspelt
-from powerstep_repro.optim.shielding import check_size, fitted, shielded, unshielded
+from powerstep_repro.optim.shielding import check_size, fitted, no_state, shielded, unshielded
 from powerstep_repro.optim.tensors import local, math_dtype
-
-IMPLEMENTATIONS = ("auto", "reference", "foreach", "fused")
 
 
 class BaseOptimizer(torch.optim.Optimizer):
@@ -68,15 +66,17 @@ class BaseOptimizer(torch.optim.Optimizer):
             where there is no fused step.
     """
 
-    rules: ClassVar[dict[str, Callable[[str, Any], Any]]] = {}
+    rules: ClassVar[dict[str, Callable[[str, Any], Any]]] = {
+        "lr": LearningRate(),
+        "weight_decay": Interval("[0, inf)"),
+    }
     layout: ClassVar[frozenset[str]] = frozenset()  # hyperparameters that say how to read a state
     foreach_update: ClassVar[Callable | None] = None
     fused_update: ClassVar[Callable | None] = None
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        common = {"lr": LearningRate(), "weight_decay": Interval("[0, inf)")}
-        cls.rules = common | cls.rules
+        cls.rules = BaseOptimizer.rules | cls.rules
         cls._watched = (*(name for name in cls.rules if name != "lr"), "implementation")
         cls._values = itemgetter(*cls._watched)
         cls._layout_names = tuple(name for name in cls.rules if name in cls.layout)
@@ -124,7 +124,7 @@ class BaseOptimizer(torch.optim.Optimizer):
                     what = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
                     name = type(self).__name__
                     raise ValueError(f"{name} takes floating-point parameters, not {what}")
-                self._implementation(group, tensor.device, math_dtype(tensor))
+                implementation(type(self), group, tensor.device, math_dtype(tensor))
         super().add_param_group(group)
         for kept in (self._seen, self._layouts, self._sizes):
             kept.pop(id(group), None)  # another group's, which is gone
@@ -145,8 +145,9 @@ class BaseOptimizer(torch.optim.Optimizer):
 
         Raises:
             ValueError: A sparse or complex gradient, a hyperparameter that was set out of range,
-                a state of another size than its parameter has now, or ``found_inf`` for a step that
-                is not a fused kernel's; no parameter has been changed then.
+                a state of another size than its parameter has now, several gradient factors, or
+                ``found_inf`` for a step that is not a fused kernel's; no parameter has been changed
+                then.
         """
         loss = None
         if closure is not None:
@@ -156,7 +157,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         if not torch.compiler.is_compiling():
             self._check_changes()
         work = [
-            (group, batch, self._implementation(group, device, dtype))
+            (group, batch, implementation(type(self), group, device, dtype))
             for group in self.param_groups
             for (device, dtype), batch in self._batches(group).items()
         ]
@@ -165,19 +166,22 @@ class BaseOptimizer(torch.optim.Optimizer):
         if grad_scale is not None:
             factor = grad_scale.reciprocal()  # exact for powers of two
             grad_factor = factor if grad_factor is None else grad_factor * factor
-        for group, _, implementation in work:
-            if found_inf is not None and implementation != "fused":
+        if grad_factor is not None and grad_factor.numel() != 1:
+            shape = tuple(grad_factor.shape)
+            raise ValueError(f"grad_factor must be one number, not a tensor of shape {shape}")
+        for group, _, taken in work:
+            if found_inf is not None and taken != "fused":
                 raise ValueError(
                     f"found_inf is set, but {type(self).__name__} with implementation="
-                    f"{group['implementation']!r} takes {implementation} steps here, and only a "
+                    f"{group['implementation']!r} takes {taken} steps here, and only a "
                     "fused kernel's can be left out by a flag on the device"
                 )
-        for group, params, implementation in work:
+        for group, params, taken in work:
             states = [self.state[p] for p in params]
             for p, state in zip(params, states, strict=True):
                 if not state:
                     state.update(self.init_state(p, group))
-            self._step_batch(group, params, states, implementation, grad_factor, found_inf)
+            self._step_batch(group, params, states, taken, grad_factor, found_inf)
         return loss
 
     @property
@@ -189,7 +193,7 @@ class BaseOptimizer(torch.optim.Optimizer):
             for p in group["params"]
         }
         return all(
-            self._implementation(self.param_groups[index], device, dtype) == "fused"
+            implementation(type(self), self.param_groups[index], device, dtype) == "fused"
             for index, device, dtype in kinds
         )
 
@@ -226,7 +230,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         group: dict[str, Any],
         params: list[Tensor],
         states: list[dict[str, Tensor]],
-        implementation: str,
+        taken: str,
         grad_factor: Tensor | None,
         found_inf: Tensor | None,
     ) -> None:
@@ -245,7 +249,7 @@ class BaseOptimizer(torch.optim.Optimizer):
             # One addend a counter: a single tensor for all would be read by the host.
             counted = 1 if found_inf is None else [(found_inf == 0).float()] * len(params)
             torch._foreach_add_(by_name["step"], counted)
-        if implementation == "fused":
+        if taken == "fused":
             if grad_factor is not None:
                 hyper["grad_factor"] = grad_factor.float()
             self.fused_update(params, grads, **by_name, **hyper)
@@ -259,9 +263,9 @@ class BaseOptimizer(torch.optim.Optimizer):
             for parts in zip(*by_name.values(), strict=True)
         ]
         flat = flat_params, flat_grads, flat_states
-        if implementation == "compiled":
+        if taken == "compiled":
             flat = compiled.step(self.foreach_update, *flat, dtype, grad_factor, hyper)
-        limit = None if implementation == "reference" else bundle_limit(params[0].device)
+        limit = None if taken == "reference" else bundle_limit(params[0].device)
         cut = partial(self.cut_state, group=group)
         for ps, gs, parts in bundles(*flat, cut, limit, group.get("block_size", 1)):
             working = [p.to(dtype) for p in ps]  # the tensors themselves, unless of low precision
@@ -310,34 +314,6 @@ class BaseOptimizer(torch.optim.Optimizer):
             self._seen[id(group)] = (*self._values(group), len(group))
             self._layouts[id(group)] = self._layout(group)
 
-    def _implementation(
-        self, group: dict[str, Any], device: torch.device, dtype: torch.dtype
-    ) -> str:
-        """Return what ``group`` gets on ``device`` for arithmetic in ``dtype``: never "auto"."""
-        wanted = group["implementation"]
-        if wanted in ("reference", "foreach"):
-            return wanted
-        fused = self.fused_update is not None and fused_available(
-            device, dtype, group.get("block_size", 128)
-        )
-        if wanted == "auto":  # on the CPU nothing is interpreted or compiled unasked
-            return "fused" if fused and device.type != "cpu" else "foreach"
-        if fused:
-            return "fused"
-        of = f" with block_size={group['block_size']}" if "block_size" in group else ""
-        needs = ""
-        # Compiled, a quantized step would be slower than its list form.
-        if device.type == "cpu" and self.fused_update and self.foreach_update and not of:
-            if compiled.available():
-                return "compiled"
-            needs = ", where it needs a C++ compiler" if compiled.compiler() is None else ""
-        elif device.type == "cpu" and of:
-            needs = ", where quantized state has none"
-        raise ValueError(
-            f"implementation='fused' is not available for {type(self).__name__}{of} and "
-            f"{dtype} arithmetic on {device}{needs}; use auto, foreach or reference"
-        )
-
     def cut_state(
         self, state: dict[str, Tensor], start: int, length: int, group: dict[str, Any]
     ) -> dict[str, Tensor]:
@@ -365,12 +341,16 @@ class BaseOptimizer(torch.optim.Optimizer):
         and scales alike and cannot be undone afterwards. So tensors pass it in a wrapper.
 
         Raises:
-            ValueError: The state is none or another optimizer's, or of parameters of other shapes
-                or another arithmetic, or a hyperparameter is out of range; nothing has been
-                changed then.
+            ValueError: The state is none, or another optimizer's as far as names tell (pbSGDM's
+                have PowerStep's), or of parameters of other shapes or another arithmetic, or a
+                hyperparameter is out of range; nothing has been changed then.
         """
+        name = type(self).__name__
+        if not isinstance(state_dict, dict):
+            raise no_state(state_dict, name)
+        own = self.rules.keys() - BaseOptimizer.rules.keys()
         shield = self.register_load_state_dict_pre_hook(
-            lambda _, loaded: shielded(loaded, type(self).__name__)
+            lambda _, loaded: shielded(loaded, name, own)
         )
         try:
             super().load_state_dict(state_dict)

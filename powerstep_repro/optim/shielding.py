@@ -1,6 +1,6 @@
 """Loaded states kept from the casts of ``Optimizer.load_state_dict``; states that must fit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -16,23 +16,46 @@ class Shielded:
         self.tensor = tensor
 
 
-def shielded(loaded: dict[str, Any], owner: str) -> dict[str, Any]:
+def shielded(loaded: dict[str, Any], owner: str, own: Set[str]) -> dict[str, Any]:
     """Return what is to be loaded, the tensors of its state shielded.
 
     Args:
         loaded: What ``state_dict`` of an optimizer returned.
         owner: The optimizer, for the message.
+        own: Hyperparameters that not every optimizer has.
 
     Raises:
-        ValueError: It is no optimizer's state.
+        ValueError: It is no optimizer's state, or one of another optimizer.
     """
-    if not {"state", "param_groups"} <= loaded.keys():
-        found = ", ".join(map(repr, loaded)) or "nothing"
-        raise ValueError(
-            f"{owner} loads what state_dict() returned, which holds 'state' and 'param_groups'; "
-            f"this holds {found}"
-        )
-    return {**loaded, "state": _mapped(loaded["state"], Tensor, Shielded)}
+    state, groups = loaded.get("state"), loaded.get("param_groups")
+    if not (
+        isinstance(state, dict)
+        and isinstance(groups, list)
+        and all(isinstance(group, dict) and "params" in group for group in groups)
+    ):
+        raise no_state(loaded, owner)
+    for key in state:
+        if isinstance(key, str) and key.isdecimal():  # torch would take it for no parameter's
+            raise ValueError(f"the loaded state is of {key!r}, a string; parameters are integers")
+    for group in groups:
+        if own and own.isdisjoint(group):
+            theirs = ", ".join(key for key in group if key != "params")
+            raise ValueError(
+                f"the loaded state is another optimizer's: a group has {theirs}; "
+                f"{owner} has {', '.join(sorted(own))}"
+            )
+    return {**loaded, "state": _mapped(state, Tensor, Shielded)}
+
+
+def no_state(loaded: Any, owner: str) -> ValueError:
+    """Return the error for what is not of the form that ``state_dict`` returns."""
+    found = f"a {type(loaded).__name__}"
+    if isinstance(loaded, dict):
+        found += f" of {', '.join(map(repr, loaded)) or 'nothing'}"
+    return ValueError(
+        f"{owner} loads what state_dict() returned, a dictionary with 'state', itself one, and the "
+        f"list 'param_groups'; this is {found}"
+    )
 
 
 def unshielded(state: Any, device: torch.device | None) -> Any:

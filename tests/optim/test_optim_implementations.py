@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerstep_repro.optim import base, bundles, create, names
+from powerstep_repro.optim import bundles, create, dispatch, names
 from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.functional import foreach_signed_power, signed_power
 from powerstep_repro.optim.tensors import zeros_like_state
@@ -74,6 +74,8 @@ def test_grad_factor_is_a_multiplication_of_the_gradients(name, implementation):
             optimizer.step(grad_factor=factor)
             assert torch.equal(p.grad, kept)
         pair.append(p)
+    with pytest.raises(ValueError, match=r"grad_factor must be one number, not .* \(2,\)"):
+        optimizer.step(grad_factor=torch.ones(2))
     assert torch.equal(*pair)
 
 
@@ -173,7 +175,7 @@ class WithKernel(BaseOptimizer):
 
 def test_the_fused_step_gets_the_tensors_as_they_are(monkeypatch):
     """The seam that kernels plug into: lists, raw dtypes and strides, contiguous state."""
-    monkeypatch.setattr(base, "fused_available", lambda *_: True)
+    monkeypatch.setattr(dispatch.fused, "available", lambda *_: True)
     p = torch.nn.Parameter(torch.ones(4, 6, dtype=torch.bfloat16).t())
     q = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
     optimizer = WithKernel([p, q], implementation="fused")

@@ -62,22 +62,24 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, dtype):
 
 
 @pytest.mark.parametrize(
-    ("name", "other"),
+    ("name", "other", "sentence"),
     [
-        ("powerstep_int8", "powerstep"),
-        ("powerstep", "adamw"),
-        ("adamw_int8", "powerstep_int8"),
-        ("powerstep_int8", "adamw_int8"),
+        ("powerstep_int8", "powerstep", "it holds momentum; PowerStepInt8 keeps momentum_codes"),
+        ("adamw_int8", "powerstep_int8", "it holds momentum_codes"),
+        ("powerstep_int8", "adamw_int8", "it holds "),
+        ("powerstep", "adamw", "a group has lr, betas, .*; PowerStep has beta, gamma"),
+        ("powerstep", "adams", "a group has lr, .*betas"),
+        ("adams", "signsgd", "a group has lr, .*gamma"),
     ],
 )
-def test_another_optimizers_state_is_refused_and_nothing_changed(name, other):
-    """It would be taken without a word, and fail inside the next step."""
+def test_another_optimizers_state_is_refused_and_nothing_changed(name, other, sentence):
+    """It would be taken without a word, and fail inside the next step or go on from nonsense."""
     params = parameters()
     optimizer, stranger = create(name, params, lr=0.1), create(other, params, lr=0.7)
     take_steps(optimizer, params, 1, seed=1)
     take_steps(stranger, params, 1, seed=1)
     before = through_a_file(optimizer.state_dict())
-    with pytest.raises(ValueError, match="the loaded state is another optimizer's: it holds"):
+    with pytest.raises(ValueError, match=f"the loaded state is another optimizer's: {sentence}"):
         optimizer.load_state_dict(stranger.state_dict())
     assert_same(optimizer.state_dict(), before)
 
@@ -128,15 +130,28 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_changed(name, entry, h
     optimizer.load_state_dict(before)
 
 
-def test_a_whole_checkpoint_is_no_state_of_an_optimizer():
-    """What people load by mistake; the message says what it holds."""
-    optimizer = create("powerstep", parameters(), lr=0.1)
-    checkpoint = {"model": {}, "optimizer": optimizer.state_dict()}
-    with pytest.raises(ValueError, match="'state' and 'param_groups'; this holds 'model', 'opt"):
-        optimizer.load_state_dict(checkpoint)
-    with pytest.raises(ValueError, match="this holds nothing"):
-        optimizer.load_state_dict({})
-    optimizer.load_state_dict(checkpoint["optimizer"])
+NO_STATES = [
+    (lambda s: {"model": {}, "optimizer": s}, "a dict of 'model', 'optimizer'"),
+    (lambda s: {}, "a dict of nothing"),
+    (lambda s: torch.nn.Linear(1, 1), "a Linear"),
+    (lambda s: None, "a NoneType"),
+    (lambda s: s | {"state": None}, "a dict of 'state', 'param_groups'"),
+    (lambda s: s | {"param_groups": None}, "a dict of 'state', 'param_groups'"),
+    (lambda s: s | {"param_groups": [{"lr": 0.1}]}, "a dict of 'state', 'param_groups'"),
+    (lambda s: s | {"state": {"0": s["state"][0]}}, "the loaded state is of '0', a string"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), NO_STATES)
+def test_what_is_no_state_is_refused_in_a_sentence(change, sentence):
+    """What people load by mistake: a whole checkpoint, a model, a state that went through JSON."""
+    params = parameters()
+    optimizer = create("powerstep", params, lr=0.1)
+    take_steps(optimizer, params, 1, seed=1)
+    before = through_a_file(optimizer.state_dict())
+    with pytest.raises(ValueError, match=sentence):
+        optimizer.load_state_dict(change(through_a_file(before)))
+    assert_same(optimizer.state_dict(), before)
 
 
 def test_a_state_of_lower_precision_is_widened_bit_for_bit():
