@@ -1,12 +1,13 @@
 """Whether a faster training step keeps the numbers: losses of the same batches, step by step.
 
 Training in bf16 is chaotic: two orders of the same fp32 sums already drift apart, and how far is
-chance. That drift is the yardstick, of several orders: other micro-batches, another attention.
-Record one file a variant, on one card each, side by side if there are several::
+chance. That drift is the yardstick, of several orders: other micro-batches, another attention, not
+compiled. Record one file a variant, on one card each, side by side if there are several::
 
     python benchmarks/same_numbers.py train DATA plain-20.json --plain --micro-batch 20
     python benchmarks/same_numbers.py train DATA plain-15.json --plain --micro-batch 15
     python benchmarks/same_numbers.py train DATA plain-flash.json --plain --attention flash
+    python benchmarks/same_numbers.py train DATA plain-eager.json --plain --eager
     python benchmarks/same_numbers.py train DATA kernels-20.json --micro-batch 20
     python benchmarks/same_numbers.py train DATA kernels-15.json --micro-batch 15
     python benchmarks/same_numbers.py compare --plain plain-*.json --kernels kernels-*.json
@@ -64,6 +65,7 @@ def main() -> None:
     training.add_argument("data", type=Path, help="a folder of token files")
     training.add_argument("out", type=Path, help="the file to write")
     training.add_argument("--plain", action="store_true", help="without the trainer's kernels")
+    training.add_argument("--eager", action="store_true", help="not compiled, for another order")
     training.add_argument("--micro-batch", type=int, default=20)
     training.add_argument(
         "--attention", choices=ATTENTION, help="another than torch's choice, for another order"
@@ -90,7 +92,8 @@ def record(options: argparse.Namespace) -> list[float]:
     losses = _Losses()
     data = TokenData.open(options.data)
     chosen = sdpa_kernel(ATTENTION[options.attention]) if options.attention else nullcontext()
-    with chosen, Runtime("auto", "amp_bf16", compile=torch.cuda.is_available()) as runtime:
+    compiled = torch.cuda.is_available() and not options.eager
+    with chosen, Runtime("auto", "amp_bf16", compile=compiled) as runtime:
         seeded(1337)
         model = runtime.place(GPT(GPTConfig(n_layer=options.layers, context=options.context)))
         optimizer = create("adamw", decay_groups(model, 0.1), lr=6e-4)

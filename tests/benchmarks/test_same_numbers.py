@@ -29,7 +29,7 @@ def test_every_step_is_recorded_in_both_ways(same_numbers, tmp_path, monkeypatch
         (tmp_path / f"{split}.bin").write_bytes(tokens.tobytes())
     tokens_config = {"kind": "tokens", "path": str(tmp_path)}
     data = resolve(tokens_config, tmp_path / "data").folder
-    options = {"data": data, "batch": 2, "context": 8, "steps": 3, "layers": 1}
+    options = {"data": data, "batch": 2, "context": 8, "steps": 3, "layers": 1, "eager": True}
     monkeypatch.setattr(same_numbers.kernels, "enabled", True)
     found = [
         same_numbers.record(
