@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from nanogpt.runtime import PRECISIONS
 from powerstep_repro.bench import output
 from powerstep_repro.bench.optimizers import DTYPES, MODELS, bench_optimizers
 from powerstep_repro.bench.timing import ROUNDS
+from powerstep_repro.console import table_console
 from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.optim import names
 
@@ -43,9 +43,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = _device(options.device)
     cuda = device.type == "cuda"
     models = options.models or (["gpt2_small", "gpt2_medium"] if cuda else ["gpt2_mini"])
+    trains = options.what in ("training", "all")
+    # Before anything is measured: what is wrong with the training must not wait for the rest.
+    jobs = _jobs(options, models, cuda) if trains else []
     folder = options.out or RESULTS
     output.make_folder(folder)
-    console = Console(width=None if Console().is_terminal else 130)
+    console = table_console()
     header = output.header(device)
     dtype = options.dtype or "fp32"
 
@@ -78,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             seconds=options.seconds,
         )
         finish("optimizers", results, output.show_optimizers)
-    if options.what in ("training", "all"):
+    if trains:
         from powerstep_repro.bench.training import bench_training
 
         main_rank = int(os.environ.get("RANK", 0)) == 0
@@ -90,7 +93,6 @@ def main(argv: Sequence[str] | None = None) -> None:
                     output.save(header | results, "training", folder, complete=False)
                 console.print(output.brief(results["rows"][-1]))
 
-        jobs = _jobs(options, models, cuda)
         results = bench_training(jobs, device, options.nanogpt, tell)
         if main_rank:
             finish("training", results, output.show_training)
@@ -100,6 +102,8 @@ def _jobs(options: argparse.Namespace, models: Sequence[str], cuda: bool) -> lis
     """Return the ways to train: every combination of what was given, defaults by device."""
     from powerstep_repro.bench.training import Job
 
+    if options.nanogpt and not (options.nanogpt / "train.py").is_file():
+        raise UserError(f"--nanogpt {options.nanogpt}: there is no train.py in that folder")
     jobs = []
     trainers = ["this project", "nanoGPT"] if options.nanogpt else ["this project"]
     for model, who in itertools.product(models, trainers):

@@ -85,8 +85,6 @@ def bench_training(
         ``rows``, one a job: tokens a second of each round and their median, MFU, parameters; or
         why it ``failed``.
     """
-    if nanogpt is not None and not (nanogpt / "train.py").is_file():
-        raise UserError(f"--nanogpt {nanogpt}: there is no train.py in that folder")
     rows = []
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         for job in jobs:

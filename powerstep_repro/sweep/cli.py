@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from powerstep_repro.config import expand, sweep_names
+from powerstep_repro.console import table_console
 from powerstep_repro.errors import CommandParser, UserError, require
 from powerstep_repro.sweep import plan, stock
 from powerstep_repro.sweep.local import Outcome, Pool, log_path
@@ -13,7 +14,6 @@ from powerstep_repro.sweep.plan import Entry
 from powerstep_repro.sweep.report import reporter
 from powerstep_repro.sweep.resources import make_workers
 
-FILE_WIDTH = 140  # of tables that no terminal shows
 MISSING = 3  # exit code of --missing: some runs have not ended
 
 EPILOG = """\
@@ -127,9 +127,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     args = parse(argv)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=FILE_WIDTH)
+    console = table_console()
     if args.wandb_sweep:
         return write_wandb(args, console)
     planned = expand(args.name, args.overrides)

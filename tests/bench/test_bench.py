@@ -19,6 +19,7 @@ from nanogpt.model import GPTConfig
 from powerstep_repro.bench import contenders, optimizers, output, training
 from powerstep_repro.bench.__main__ import main
 from powerstep_repro.bench.contenders import Contender, ours
+from powerstep_repro.console import table_console
 from powerstep_repro.errors import UserError
 
 CPU = torch.device("cpu")
@@ -156,7 +157,6 @@ def test_a_part_never_replaces_the_whole_table(tmp_path, monkeypatch, capsys, ar
     ("arguments", "sentence"),
     [
         (["training", "--micro-batches", "3"], "--micro-batches 3 does not divide the batch of 8"),
-        (["training", "--nanogpt", "nowhere"], r"--nanogpt nowhere: there is no train\.py"),
         (["optimizers", "--tune"], "--tune compiles kernels for a CUDA device"),
         (["optimizers", "--device", "cuda"], "torch sees no CUDA device"),
     ],
@@ -270,9 +270,27 @@ def test_each_trainer_at_its_best_micro_batch(tmp_path, monkeypatch, capsys):
         (["--only", "("], r"--only: \( is no regular expression"),
         (["--only", "zzz"], r"--only zzz matches none of adamw \(fused\), "),
         (["--out", __file__], "is no folder to write to"),
+        (["--nanogpt", "nowhere"], r"--nanogpt nowhere: there is no train\.py"),
+        (["--batch", "7", "--micro-batches", "2"], "2 does not divide the batch of 7"),
     ],
 )
-def test_a_bad_number_is_refused_before_anything_is_measured(arguments, sentence, tmp_path):
+def test_bad_options_are_refused_before_anything_is_measured(
+    arguments, sentence, tmp_path, monkeypatch
+):
+    """Also those of the training, which comes last."""
+    monkeypatch.setattr(optimizers, "interleaved", None)
     with pytest.raises(UserError, match=sentence):
-        main(["optimizers", "--out", str(tmp_path), *arguments])
+        main(["all", "--out", str(tmp_path), *arguments])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_table_that_no_terminal_shows_is_whole(capsys):
+    times = {"ms": 30_116.391, "ms_rounds": [30_116.391, 31_644.912], "host_ms": 30_116.391}
+    ratios = {"times_floor": 1.0, "ratio_to_adamw_fused": 1.0, "ratio_to_adamw_foreach": 1.0}
+    sizes = {"params": 10**9, "bytes": 28 * 10**9, "extra_bytes": None}
+    row = {"model": "gpt2_mini", "label": "an optimizer, " * 20, **times, **ratios, **sizes}
+    results = {"device": "a CPU", "dtype": "fp32", "copy_bytes_per_s": 1e9, "rows": [row]}
+    output.show_optimizers(results, table_console())
+    shown = capsys.readouterr().out
+    for text in (row["label"], "30116.391–31644.912", "B/param", "× AdamW fused", "extra MiB"):
+        assert text in shown

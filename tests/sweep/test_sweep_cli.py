@@ -140,6 +140,14 @@ def test_the_plan_shows_what_is_there_and_what_it_will_take(world, tmp_path, cap
     assert not (tmp_path / "results" / "tiny" / "runs" / "log.txt").exists()
 
 
+def test_a_plan_that_no_terminal_shows_is_whole(world, capsys):
+    folders = [f"data.path={letter * 200}" for letter in "ab"]
+    assert cli.main([*world, f"{folders[0]},{'b' * 200}", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    for folder in folders:
+        assert folder in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
