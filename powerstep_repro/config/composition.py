@@ -35,13 +35,15 @@ def choices(group: str) -> list[str]:
 
 
 def suggestion(word: str, known: list[str]) -> str:
-    """``" (did you mean 'x'?)"`` for the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if near:
-        return f" (did you mean '{near[0]}'?)"
-    # A bare hyperparameter, e.g. beta, is nearest to the key that ends in it: optimizer.beta.
-    by_ending = {name.rpartition(".")[2]: name for name in reversed(known)}
-    near = difflib.get_close_matches(word, list(by_ending), n=1, cutoff=0.6)
+    """``" (did you mean 'x'?)"`` for the nearest known word, or nothing.
+
+    Of keys the last parts are compared: beta is near to optimizer.beta, and optimizer.foo to no
+    key for having the group in common. Of two that end alike the one of fewer parts is meant.
+    """
+    by_ending: dict[str, str] = {}
+    for name in sorted(known, key=lambda name: name.count(".")):
+        by_ending.setdefault(name.rpartition(".")[2], name)
+    near = difflib.get_close_matches(word.rpartition(".")[2], by_ending, n=1)
     return f" (did you mean '{by_ending[near[0]]}'?)" if near else ""
 
 
@@ -91,15 +93,16 @@ def _check_key(key: str, base: DictConfig, known: list[str]) -> None:
         raise UserError(f"{key} cannot be set by itself: choose {group}=NAME")
     if key in known:
         return
-    section = key.partition(".")[0]
-    if "." in key and section in GROUPS:
+    section, dot, _ = key.partition(".")
+    allowed, has = [k for k in known if k not in _CHOSEN_BY_GROUP], ""
+    if dot and section in GROUPS:
         prefix = f"{section}."
-        own = [k.removeprefix(prefix) for k in known if k.startswith(prefix)]
-        own = [k for k in own if f"{prefix}{k}" not in _CHOSEN_BY_GROUP]
-        has = f"; {section}={base[section].name} has {', '.join(own) or 'no keys of its own'}"
-    else:
-        has = ""
-    raise UserError(f"unknown key {key!r}{suggestion(key, [*known, *GROUPS])}{has}")
+        allowed = [k for k in allowed if k.startswith(prefix)]
+        own = ", ".join(k.removeprefix(prefix) for k in allowed)
+        has = f"; {section}={base[section].name} has {own or 'no keys of its own'}"
+    elif not dot:
+        allowed += GROUPS
+    raise UserError(f"unknown key {key!r}{suggestion(key, allowed)}{has}")
 
 
 def compose(overrides: list[str] | tuple[str, ...] = ()) -> dict[str, Any]:

@@ -58,6 +58,26 @@ def test_a_mistake_is_one_sentence_that_names_it(override, words):
 
 
 @pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ["optimizer=signsgd", "optimizer.beta=.1"],
+            "'optimizer.beta'; optimizer=signsgd has gamma",
+        ),
+        (["++optimizer.foo=1"], "'optimizer.foo'; optimizer=powerstep has gamma, beta"),
+        (["+model.foo=1"], "'model.foo'; model=gpt2_small has layers, "),
+        (["model.family_=x"], "'model.family_'; model"),
+        (["lrr=1"], "'lrr' (did you mean 'lr'?)"),
+        (["beat=0.2"], "'beat' (did you mean 'optimizer.beta'?)"),
+        (["optimzer.beta=0.2"], "'optimzer.beta' (did you mean 'optimizer.beta'?)"),
+    ],
+)
+def test_only_a_near_key_that_is_allowed_there_is_suggested(overrides, sentence):
+    with pytest.raises(UserError, match=re.escape(f"unknown key {sentence}")):
+        compose(overrides)
+
+
+@pytest.mark.parametrize(
     ("override", "words"),
     [
         ("seed=range(3,3)", "gives no value: write seed=A,B or a range"),
