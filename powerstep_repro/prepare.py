@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from powerstep_repro.errors import CommandParser, exit_on_user_error
+from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 
 HELP = """\
 Make the token files of a data set, once, so that training runs find them.
@@ -64,9 +64,14 @@ def main(arguments: list[str] | None = None) -> int:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(choices('data'))}")
+    known = ", ".join(choices("data"))
+    parser.add_argument("name", metavar="NAME", help=f"one of {known}")
     parser.add_argument("overrides", metavar="key=value", nargs="*", default=[], help="as above")
     options = parser.parse_args(arguments)
+    if "=" in options.name:
+        raise UserError(
+            f"the name of the data set is missing: before {options.name!r} write one of {known}"
+        )
 
     config, data_dir = _config(options.name, options.overrides)
     signal.signal(signal.SIGTERM, _terminate)

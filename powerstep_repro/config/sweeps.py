@@ -78,9 +78,12 @@ def load_sweep(name: str) -> dict[str, Any]:
     path = _file(name)
     if not path.is_file():
         known = sweep_names()
+        if path == Path(name):
+            wrong = f"there is no sweep file {name!r}"
+        else:
+            wrong = f"unknown sweep {name!r}{suggestion(name, known)}"
         raise UserError(
-            f"unknown sweep {name!r}{suggestion(name, known)}: "
-            f"choose one of {', '.join(known)}, or give the path of a YAML file"
+            f"{wrong}: choose one of {', '.join(known)}, or give the path of a YAML file"
         )
     try:
         # OmegaConf reads 6e-4 as a number, which plain YAML does not.

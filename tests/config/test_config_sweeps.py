@@ -74,6 +74,11 @@ def test_an_unknown_sweep_is_answered_with_the_nearest():
         expand("smal")
 
 
+def test_a_path_at_which_there_is_no_file_is_said_to_be_none():
+    with pytest.raises(UserError, match=r"there is no sweep file 'folder/none\.yaml': .*beta"):
+        expand("folder/none.yaml")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

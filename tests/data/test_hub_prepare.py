@@ -164,6 +164,12 @@ def test_bad_options_end_in_a_sentence_and_leave_nothing(
     assert not [path for path in tmp_path.iterdir() if path.name[0] != "."]
 
 
+def test_a_forgotten_name_is_said_to_be_missing(command, tmp_path):
+    code, _ = command(f"data_dir={tmp_path}", "workers=1")
+    assert f"name of the data set is missing: before 'data_dir={tmp_path}' write one of" in code
+    assert "builtin, c4, openwebtext, text, tokens" in code
+
+
 def test_c4_takes_the_models_own_tokenizer(command, tmp_path):
     code, _ = command("c4", "model=deepseek_v2_lite", f"data_dir={tmp_path}")
     assert "tokenizer 'deepseek-ai/DeepSeek-V2-Lite' is not to be had" in code
