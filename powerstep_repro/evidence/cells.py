@@ -24,6 +24,7 @@ from powerstep_repro.paper.claims import Side
 from powerstep_repro.runs import Loaded, by_data_set, load, select
 from powerstep_repro.runs.checks import windows_agree
 from powerstep_repro.runs.loading import DAMAGED
+from powerstep_repro.tables.model import NOTHING
 from powerstep_repro.tables.statistics import NOT_RUN, Final
 
 FINISHED, DIVERGED, UNFINISHED, MIXED, FAILED = (
@@ -177,7 +178,14 @@ def final_of(loaded: Loaded, run: str) -> Final:
     if windows is not None and not windows_agree(windows, loss):
         loaded.problem(f"{run}: its windows.json does not average to its final loss: left out")
         windows = None
-    return Final(loss, windows)
+    return Final(loss, windows, where_it_ran(loaded, run))
+
+
+def where_it_ran(loaded: Loaded, run: str) -> tuple[str, str]:
+    """Return a run's device and this project's revision: times compare where both are equal."""
+    facts = loaded.runs.loc[run]
+    revision = facts["git_revision"]  # none where it was installed without its history
+    return str(facts["device"]), revision[:7] if isinstance(revision, str) else NOTHING
 
 
 @lru_cache(maxsize=64)

@@ -283,7 +283,7 @@ def _departures(evidence: Evidence) -> list[str]:
     parts = [
         "## Where the released code departs from the paper",
         f"The authors' public code at commit {RELEASED_AT}, against the paper's equations. The "
-        "effect is that of the released optimizer minus the plain one, all else equal.",
+        "effect is that of the released optimizer minus the plain one, in runs of equal settings.",
     ]
     rows = [
         "| Optimizer | What differs | Setting | Released | Plain | Effect |",

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from powerstep_repro.evidence import Cell, Evidence, data_label, n_label, rate_label, sized_label
+from powerstep_repro.evidence import (
+    Cell,
+    Evidence,
+    data_label,
+    n_label,
+    rate_label,
+    sized_label,
+    where_it_ran,
+)
 from powerstep_repro.figures.curves import Strand, read_strand
 from powerstep_repro.paper import MARGIN, MODELS, OPTIMIZERS
 from powerstep_repro.tables import benchmarks
@@ -14,7 +22,6 @@ from powerstep_repro.tables.compare import (
     gap_of,
     gap_words,
     judge_parity,
-    where_it_ran,
 )
 from powerstep_repro.tables.losses import variant, variant_label
 from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Entry, Table, plain

@@ -1,14 +1,12 @@
 """Cells compared: gap with interval, verdict, collapse, and which cell of a row is best."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from powerstep_repro.evidence import Cell
 from powerstep_repro.paper.assumed import COLLAPSE_NATS
 from powerstep_repro.paper.claims import MARGIN
-from powerstep_repro.runs import Loaded
 from powerstep_repro.tables.model import NOTHING, signed
 from powerstep_repro.tables.statistics import (
     INCONCLUSIVE,
@@ -33,17 +31,7 @@ def gap_of(subject: Cell, reference: Cell | None) -> Gap | None:
     """Return the paired gap in final validation loss; None if no seed is shared."""
     if reference is None or subject.data_hash != reference.data_hash:
         return None
-    gap = paired_gap(subject.outcome.finals, reference.outcome.finals)
-    if gap is None:
-        return None
-    ours, theirs = (_places(cell) for cell in (subject, reference))
-    return replace(gap, unlike=tuple(seed for seed in gap.seeds if ours[seed] != theirs[seed]))
-
-
-def _places(cell: Cell) -> dict[int, tuple[str, str]]:
-    """Where each seed's run of a cell was made."""
-    seeds = cell.loaded.runs["seed"]
-    return {int(seeds[run]): where_it_ran(cell.loaded, run) for run in cell.runs}
+    return paired_gap(subject.outcome.finals, reference.outcome.finals)
 
 
 def gap_words(gap: Gap | None, n: int | None = None) -> str:
@@ -145,10 +133,3 @@ def clear_best(cells: Sequence[Cell]) -> Cell | None:
     best = min(whole, key=lambda cell: cell.outcome.mean)
     others = [cell for cell in ran if cell is not best]
     return best if all(judge_order(other, best) == REPRODUCED for other in others) else None
-
-
-def where_it_ran(loaded: Loaded, run: str) -> tuple[str, str]:
-    """Return a run's device and this project's revision: times compare where both are equal."""
-    facts = loaded.runs.loc[run]
-    revision = facts["git_revision"]  # none where it was installed without its history
-    return str(facts["device"]), revision[:7] if isinstance(revision, str) else NOTHING

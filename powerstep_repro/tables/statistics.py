@@ -23,10 +23,14 @@ ELSEWHERE = "another model"
 
 @dataclass(frozen=True)
 class Final:
-    """Where one run ended: its validation loss, and that of each window (nats a token)."""
+    """Where one run ended: its validation loss, and that of each window (nats a token).
+
+    ``place`` is what two runs must share to be alike in all but their configs: device and revision.
+    """
 
     loss: float
     windows: np.ndarray | None = None
+    place: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,11 @@ def paired_gap(
     if counts:
         usual = Counter(counts.values()).most_common(1)[0][0]
         pairs = {seed: pairs[seed] for seed, count in counts.items() if count == usual}
-    facts = {"seeds": tuple(pairs), "without_windows": tuple(s for s in seeds if s not in pairs)}
+    facts = {
+        "seeds": tuple(pairs),
+        "without_windows": tuple(seed for seed in seeds if seed not in pairs),
+        "unlike": tuple(seed for seed, (a, b) in pairs.items() if a.place != b.place),
+    }
     by_seed = np.array([a.loss - b.loss for a, b in pairs.values()])
     if not counts or len(pairs) < 2:
         return replace(interval(by_seed, coverage), **facts)

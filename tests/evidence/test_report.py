@@ -106,6 +106,14 @@ def test_the_effect_of_a_departure_is_that_of_twins(world):
     assert effect.gap.mean == pytest.approx(1.3)
 
 
+def test_twins_of_unlike_runs_are_marked(world):
+    """Another card or revision rounds otherwise: not all of the effect is the departure's."""
+    world.add("small", {"model": "gpt2_small", "optimizer": "adams"}, losses=(4.2,))
+    elsewhere = {"summary": {"device": "another card"}}
+    world.add("small_released", {"optimizer": "adams_released"}, losses=(5.5,), **elsewhere)
+    assert "| +1.300 (mixed), n=1 |" in document(Evidence(world.results, "h100"))
+
+
 def test_twins_of_several_codes_are_told_apart(world):
     """A moment that has a code of its own too, else three losses stand against one setting."""
     small = {"model": "gpt2_small"}
