@@ -67,7 +67,7 @@ def train(
 
     Args:
         settings: The run's numbers.
-        model: Placed by ``runtime``; called as ``model(tokens, targets) -> Output``.
+        model: Placed by ``runtime``; called as ``model(tokens, targets, passes) -> Output``.
         optimizer: Any, over the model's parameters (:func:`nanogpt.runtime.decay_groups`). Its
             learning rate is set each step. If it honours ``found_inf`` and ``grad_scale``, torch's
             convention for gradient scaling, it gets them.
@@ -194,16 +194,16 @@ class _Run:
                 # Dropout's masks are a function of these four: nothing to save for a resume.
                 seeded(self.settings.seed, step, index, self.runtime.rank)
                 self.runtime.sync_gradients(index == len(xs) - 1)  # the forward pass reads it
-                out = self.trainable(x, y)
+                out = self.trainable(x, y, len(xs))
                 objective = out.loss if out.aux is None else out.loss + out.aux
                 with self.runtime.autocast(enabled=False):
-                    (objective / len(xs)).backward()
+                    objective.backward()
                 losses.append(out.loss.detach())
                 if out.aux is not None:
                     aux_losses.append(out.aux.detach())
         if self.casts:
             self.casts.finish()
-        return torch.stack(losses).mean(), torch.stack(aux_losses).mean() if aux_losses else None
+        return torch.stack(losses).sum(), torch.stack(aux_losses).sum() if aux_losses else None
 
     def agree(self, loss: Tensor, aux_loss: Tensor | None, signals: StopSignals) -> Tensor:
         """Return what :meth:`read` reads, on the device and the same on all ranks.

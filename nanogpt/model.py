@@ -22,7 +22,8 @@ class Output(NamedTuple):
     With targets, ``loss`` is the mean cross-entropy (a float32 scalar) and ``logits`` is None:
     a compiled graph that returned both would fill a gradient of zeros, (B, T, V), for the logits.
     Without targets, ``logits`` is (B, T, V). ``aux`` is a further scalar of the training objective,
-    already weighted (the balance loss of a mixture of experts), or None.
+    already weighted (the balance loss of a mixture of experts), or None. Where a step is made up of
+    several passes, both are divided by their number, and their sums are the step's.
     """
 
     loss: Tensor | None
@@ -140,12 +141,13 @@ class GPT(nn.Module):
                 std = residual_std if name.endswith("proj.weight") else 0.02
                 nn.init.normal_(parameter, mean=0.0, std=std)
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Output:
+    def forward(self, tokens: Tensor, targets: Tensor | None = None, passes: int = 1) -> Output:
         """Return the next-token loss, or the logits where there are no targets.
 
         Args:
             tokens: (B, T) int64, T at most ``config.context``.
             targets: (B, T) int64, or None.
+            passes: What the loss is divided by.
         """
         if tokens.shape[1] > self.config.context:
             raise InputError(
@@ -161,7 +163,7 @@ class GPT(nn.Module):
         h = self.ln_f(x + branch)
         if targets is None:
             return Output(None, F.linear(h, self.wte.weight))  # the embedding tied
-        return Output(linear_cross_entropy(h, self.wte.weight, targets), None)
+        return Output(linear_cross_entropy(h, self.wte.weight, targets, passes), None)
 
     @property
     def vocab_size(self) -> int:

@@ -69,7 +69,9 @@ def gelu_linear(x: Tensor, weight: Tensor) -> Tensor:
     return F.linear(F.gelu(x), weight)
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, passes: int = 1
+) -> Tensor:
     """Return the mean cross-entropy, in float32, of the logits ``hidden @ weight.T``.
 
     The softmax is taken in float32 of logits in the precision of the product; the kernel turns
@@ -79,13 +81,14 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Ten
         hidden: (..., C).
         weight: (V, C).
         targets: (...), int64 in [0, V). Any other value makes the kernel's loss NaN.
+        passes: What the mean is divided by, where so many passes make up a step.
     """
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     if _fused(hidden):
         from nanogpt.kernels.cross_entropy import LinearCrossEntropy
 
-        return LinearCrossEntropy.apply(hidden, weight, targets)
-    return F.cross_entropy(F.linear(hidden, weight).float(), targets)
+        return LinearCrossEntropy.apply(hidden, weight, targets, passes)
+    return F.cross_entropy(F.linear(hidden, weight).float(), targets) / passes
 
 
 def split_linear(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:

@@ -22,10 +22,10 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _loss_and_gradient(
-    logits, targets, losses, n_rows,
+    logits, targets, losses, n,
     CLASSES: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
-    """Write a row's loss; replace its logits by ``(softmax - one_hot) / n_rows``.
+    """Write a row's loss; replace its logits by ``(softmax - one_hot) / n``.
 
     Arithmetic and reductions limit it as much as memory does: each thread keeps a maximum and a sum
     of its own until a pass ends; powers of two instead of e, the division as a shift of the
@@ -61,7 +61,7 @@ def _loss_and_gradient(
     log_total = largest + tl.log(total)
     tl.store(losses + row, log_total - picked)
     tl.debug_barrier()  # from here on another thread may overwrite the target's logit
-    shift += tl.log2(total * n_rows)
+    shift += tl.log2(total * n)
     for start in range(0, tail, BLOCK):
         gradient = tl.exp2(tl.load(logits + start + block).to(tl.float32) * LOG2_E - shift)
         tl.store(logits + start + block, gradient.to(logits.dtype.element_ty))
@@ -70,7 +70,7 @@ def _loss_and_gradient(
         gradient = tl.exp2(_masked(logits, at, CLASSES) * LOG2_E - shift)
         tl.store(logits + at, gradient.to(logits.dtype.element_ty), mask=at < CLASSES)
     tl.debug_barrier()
-    gradient = (tl.exp(picked - log_total) - 1.0) / n_rows
+    gradient = (tl.exp(picked - log_total) - 1.0) / n
     tl.store(logits + target, gradient.to(logits.dtype.element_ty), mask=known)
 
 
@@ -82,29 +82,36 @@ def _masked(logits, at, CLASSES: tl.constexpr):
 class LinearCrossEntropy(torch.autograd.Function):
     """Mean cross-entropy of ``hidden @ weight.T``: (N, C), (V, C) and (N,) give a float32 scalar.
 
+    It is divided by the number of passes here, and not by the caller, so that the gradient of the
+    logits is rounded at its final size. Early in training a class is about as likely after one
+    token as after another: errors of rounding have one sign and add up instead of cancelling, and
+    at another size they are others.
+
     Under autocast the product is taken as any other. The gradient of the logits is computed in the
     forward pass, without the factor that comes from above; being a single number, it can be applied
     to the two products of the backward pass instead, which are far smaller.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:  # noqa: D102
+    def forward(  # noqa: D102
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, passes: int
+    ) -> Tensor:
         logits = F.linear(hidden, weight)
         n, n_classes = logits.shape
         losses = torch.empty(n, dtype=torch.float32, device=logits.device)
         _loss_and_gradient[(n,)](
-            logits, targets, losses, n,
+            logits, targets, losses, n * passes,
             CLASSES=n_classes, BLOCK=BLOCK, TAIL=TAIL, num_warps=WARPS,
         )  # fmt: skip
         # As the product saw them; autocast is off in the backward pass.
         ctx.save_for_backward(hidden.to(logits.dtype), weight.to(logits.dtype), logits)
         ctx.dtypes = hidden.dtype, weight.dtype
-        return losses.mean()
+        return losses.mean() / passes
 
     @staticmethod
-    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: D102
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: D102
         hidden, weight, logits_grad = ctx.saved_tensors
         hidden_dtype, weight_dtype = ctx.dtypes
         hidden_grad = ((logits_grad @ weight) * factor).to(hidden_dtype)
         weight_grad = (logits_grad.t() @ hidden).to(weight_dtype) * factor
-        return hidden_grad, weight_grad, None
+        return hidden_grad, weight_grad, None, None

@@ -1,8 +1,8 @@
 """The paper's ten models by family, behind the one interface that the trainer uses.
 
-``forward(tokens (B, T), targets (B, T) or None) -> Output(loss, logits, aux)``, ``n_params()``,
-``n_active_params()`` and ``flops_per_token(context)``. Importing this package imports neither
-torch nor transformers; ``build`` imports the one family that it is asked for.
+``forward(tokens (B, T), targets (B, T) or None, passes=1) -> Output(loss, logits, aux)``,
+``n_params()``, ``n_active_params()`` and ``flops_per_token(context)``. Importing this package
+imports neither torch nor transformers; ``build`` imports the one family that it is asked for.
 """
 
 from __future__ import annotations

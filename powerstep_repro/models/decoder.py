@@ -73,12 +73,13 @@ class Decoder(nn.Module):
                 layer.mlp.register_forward_pre_hook(self._observe_router)
                 layer.mlp.experts.forward = MethodType(experts_forward, layer.mlp.experts)
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Output:
+    def forward(self, tokens: Tensor, targets: Tensor | None = None, passes: int = 1) -> Output:
         """Run the model.
 
         Args:
             tokens: (B, T), int64.
             targets: (B, T), int64, the token that follows each; None for logits alone.
+            passes: What the losses are divided by, where so many passes make up a step.
 
         Returns:
             With targets ``loss``, the mean cross-entropy in nats, and in a mixture of experts
@@ -97,10 +98,11 @@ class Decoder(nn.Module):
         router_logits, self._router_logits = self._router_logits, None
         if targets is None:
             return Output(loss=None, logits=self.lm.lm_head(hidden))
-        loss = linear_cross_entropy(hidden, self.lm.lm_head.weight, targets)
+        loss = linear_cross_entropy(hidden, self.lm.lm_head.weight, targets, passes)
         aux = None
         if router_logits and self.aux_loss_coef:
-            aux = self.aux_loss_coef * load_balancing_loss(router_logits, self.experts_per_token)
+            balance = load_balancing_loss(router_logits, self.experts_per_token)
+            aux = self.aux_loss_coef / passes * balance
         return Output(loss=loss, logits=None, aux=aux)
 
     def _observe_router(self, block: nn.Module, args: tuple[Tensor, ...]) -> None:

@@ -67,7 +67,7 @@ def test_cross_entropy_and_its_gradients(device, classes, dtype):
 
     expected = F.cross_entropy(F.linear(hidden, weight).flatten(0, 1).float(), targets.flatten())
     wanted = torch.autograd.grad(0.3 * expected, [hidden, weight])
-    loss = LinearCrossEntropy.apply(hidden.flatten(0, 1), weight, targets.flatten())
+    loss = LinearCrossEntropy.apply(hidden.flatten(0, 1), weight, targets.flatten(), 1)
     got = torch.autograd.grad(0.3 * loss, [hidden, weight])
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, expected, rtol=2e-6, atol=0)
@@ -75,17 +75,33 @@ def test_cross_entropy_and_its_gradients(device, classes, dtype):
         close(a, b, dtype)
 
 
+@pytest.mark.parametrize("passes", [2, 3, 6])
+def test_a_batch_in_passes_has_the_same_logit_gradients(device, passes):
+    """Bit for bit: they are rounded at their final size, whatever a micro-batch's is."""
+    logits = draw(device, 12, 70, dtype=torch.bfloat16)
+    itself = torch.eye(70, dtype=torch.bfloat16, device=device)
+    targets = torch.arange(12, device=device)
+
+    def gradient(rows, labels, passes):
+        loss = LinearCrossEntropy.apply(rows, itself, labels, passes)
+        return torch.autograd.grad(loss, rows)[0]
+
+    parts = zip(logits.chunk(passes), targets.chunk(passes), strict=True)
+    parts = [gradient(rows, labels, passes) for rows, labels in parts]
+    assert torch.cat(parts).equal(gradient(logits, targets, 1))
+
+
 def test_cross_entropy_of_huge_logits(device):
     hidden = torch.tensor([[3e4], [-3e4]], device=device)
     weight = torch.tensor([[1.0], [0.5], [-1.0]], device=device)
     targets = torch.tensor([0, 0], device=device)
-    assert LinearCrossEntropy.apply(hidden, weight, targets).item() == pytest.approx(3e4)
+    assert LinearCrossEntropy.apply(hidden, weight, targets, 1).item() == pytest.approx(3e4)
 
 
 @pytest.mark.parametrize("target", [-1, 5, -100])
 def test_an_unknown_target_is_no_number(device, target):
     loss = LinearCrossEntropy.apply(
-        draw(device, 2, 4), draw(device, 5, 4), torch.tensor([1, target], device=device)
+        draw(device, 2, 4), draw(device, 5, 4), torch.tensor([1, target], device=device), 1
     )
     assert loss.isnan()
 

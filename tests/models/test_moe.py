@@ -120,6 +120,14 @@ def test_validation_is_pure_cross_entropy(small, batch, name):
 
 
 @pytest.mark.parametrize("name", MOE)
+def test_both_losses_are_shared_out_over_the_passes_of_a_step(small, batch, name):
+    module = small(name)
+    whole, part = module(*batch(2, 16)), module(*batch(2, 16), passes=4)
+    torch.testing.assert_close(4 * part.loss, whole.loss)
+    torch.testing.assert_close(4 * part.aux, whole.aux)
+
+
+@pytest.mark.parametrize("name", MOE)
 def test_the_balancing_loss_alone_moves_the_routers(small, batch, name):
     module = small(name)
     module(*batch(2, 16)).aux.backward()

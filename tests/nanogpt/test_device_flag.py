@@ -46,8 +46,8 @@ class LossOverflows(GPT):
 
     at, passes = 0, 0
 
-    def forward(self, tokens, targets=None):
-        out = super().forward(tokens, targets)
+    def forward(self, tokens, targets=None, passes=1):
+        out = super().forward(tokens, targets, passes)
         self.passes += targets is not None
         return out._replace(loss=out.loss + math.inf) if self.passes == self.at else out
 
@@ -55,8 +55,8 @@ class LossOverflows(GPT):
 class NormOverflows(LossOverflows):
     """The other way round."""
 
-    def forward(self, tokens, targets=None):
-        out = GPT.forward(self, tokens, targets)
+    def forward(self, tokens, targets=None, passes=1):
+        out = GPT.forward(self, tokens, targets, passes)
         self.passes += targets is not None
         if self.passes != self.at:
             return out

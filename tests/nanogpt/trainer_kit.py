@@ -175,8 +175,8 @@ class Disturbed(GPT):
 
     event, at, rank = "", 0, 0
 
-    def forward(self, tokens, targets=None):
-        out = super().forward(tokens, targets)
+    def forward(self, tokens, targets=None, passes=1):
+        out = super().forward(tokens, targets, passes)
         if targets is None or int(os.environ.get("RANK", 0)) != self.rank:
             return out
         self.passes = getattr(self, "passes", 0) + 1
