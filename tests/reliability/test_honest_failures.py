@@ -94,10 +94,10 @@ def hungry(limit: int, pipe) -> None:
 
     forward = GPT.forward
 
-    def forward_or_not(self, tokens, targets=None):
+    def forward_or_not(self, tokens, targets=None, passes=1):
         if len(tokens) > limit:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return forward(self, tokens, targets)
+        return forward(self, tokens, targets, passes)
 
     GPT.forward = forward_or_not
 
