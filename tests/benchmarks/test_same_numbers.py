@@ -48,14 +48,27 @@ def test_every_step_is_recorded_in_both_ways(same_numbers, tmp_path, monkeypatch
 
 
 def test_the_bound_is_twice_the_drift_of_plain_orders(same_numbers, files, capsys):
-    """In the mean over pairs: 1/4 among the plain ones, then 3/8 and 5/8 from them."""
-    *plain, near, far = files([4.0, 3.0], [4.0, 3.5], [4.25, 3.5], [4.25, 4.25])
+    """In the mean over pairs: 1/4 among the plain ones, then 3/8 and 23/40 from them."""
+    *plain, near, far = files([4.0, 3.0], [4.5, 3.0], [4.25, 3.5], [4.25, 3.9])
     assert same_numbers.compare(plain, [near])
     assert not same_numbers.compare(plain, [far])
     assert same_numbers.compare(plain, [near, far])
     printed = capsys.readouterr().out
     assert "0, 2: mean |difference| 3.75e-01, largest 5.00e-01, with its sign +3.75e-01" in printed
-    assert "plain orders from each other: 2.50e-01; kernels from plain: 2.50e-01" in printed
+    assert "2 steps: plain orders from each other 2.50e-01, kernels from plain 3.75e-01" in printed
+
+
+def test_the_warm_up_is_held_to_the_bound_too(same_numbers, files, capsys):
+    """The end of one plain order is far off; the first tenth still tells them apart."""
+    rest = [4.0] * 18
+    *plain, kernels = files([5.0, 5.0, *rest, 4.0], [5.0, 5.1, *rest, 6.0], [5.0, 5.0, *rest, 4.0])
+    assert same_numbers.compare(plain, [kernels])
+    kernels.write_text(json.dumps([5.2, 5.2, *rest, 4.0]))
+    assert not same_numbers.compare(plain, [kernels])
+    printed = capsys.readouterr().out
+    assert (
+        "\n2 steps: plain orders from each other 5.00e-02, kernels from plain 1.75e-01" in printed
+    )
 
 
 @pytest.mark.parametrize(
