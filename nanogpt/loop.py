@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nanogpt.casts import CastOnce
 from nanogpt.checkpoint import CheckpointStore
 from nanogpt.data import TokenData
 from nanogpt.errors import CheckpointError, InputError
@@ -108,11 +107,7 @@ def train(
         run.takes_flag = _takes_flag(optimizer, runtime.device)
         unread: _Enqueued | None = None
         run.clock = time.perf_counter()
-        passes = settings.batch // (runtime.world * micro)
-        with (
-            closing(_one_ahead(draw, done + 1, settings.steps)) as batches,
-            runtime.cast_once(model, passes) as run.casts,
-        ):
+        with closing(_one_ahead(draw, done + 1, settings.steps)) as batches:
             for step, (tokens, targets) in batches:
                 lr = run.set_learning_rate(step)
                 losses = run.accumulate(step, tokens, targets)
@@ -160,7 +155,6 @@ class _Run:
     progress: Callable[[Row, int], None] | None
     done: Progress = field(default_factory=lambda: Progress(0, None, None))
     trainable: nn.Module | None = None  # the model wrapped for ranks and compiled
-    casts: CastOnce | None = None
     takes_flag: bool = False  # whether the optimizer can leave a step out by a flag on the device
     clock: float = 0.0  # when the step before was read, or what followed it was done; seconds
 
@@ -186,8 +180,6 @@ class _Run:
         xs = self.runtime.to_device(tokens).split(self.micro)
         ys = self.runtime.to_device(targets).split(self.micro)
         losses, aux_losses = [], []
-        if self.casts:
-            self.casts.refresh()
         # One autocast context around all micro-batches: outside a graph, that casts once a step.
         with self.runtime.autocast():
             for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
@@ -201,8 +193,6 @@ class _Run:
                 losses.append(out.loss.detach())
                 if out.aux is not None:
                     aux_losses.append(out.aux.detach())
-        if self.casts:
-            self.casts.finish()
         return torch.stack(losses).sum(), torch.stack(aux_losses).sum() if aux_losses else None
 
     def agree(self, loss: Tensor, aux_loss: Tensor | None, signals: StopSignals) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanogpt.casts import Linear
 from nanogpt.errors import InputError
 from nanogpt.kernels import add_norm, gelu_linear, linear_cross_entropy, split_linear
 
@@ -67,14 +66,14 @@ class Attention(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.n_head, self.dropout = config.n_head, config.dropout
-        self.qkv = Linear(config.n_embd, 3 * config.n_embd)
-        self.proj = Linear(config.n_embd, config.n_embd)
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         b, t, c = x.shape
         q, k, v = (
             part.view(b, t, self.n_head, c // self.n_head).transpose(1, 2)  # (B, heads, T, C/heads)
-            for part in split_linear(x, self.qkv.factor)
+            for part in split_linear(x, self.qkv.weight)
         )
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
@@ -88,11 +87,11 @@ class MLP(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.dropout = config.dropout
-        self.fc = Linear(config.n_embd, 4 * config.n_embd)
-        self.proj = Linear(4 * config.n_embd, config.n_embd)
+        self.fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=False)
+        self.proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        y = gelu_linear(self.fc(x), self.proj.factor)
+        y = gelu_linear(self.fc(x), self.proj.weight)
         return F.dropout(y, self.dropout, self.training)
 
 
@@ -106,18 +105,22 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=False)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, branch: Tensor | None, last: bool) -> tuple[Tensor, Tensor]:
-        """Take the residual stream and what the block before adds to it; return the same two.
+    def forward(self, x: Tensor, h: Tensor, next_norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        """Add both branches to the residual stream.
 
-        A branch is added where the sum is normalised, so that both are one pass over memory. The
-        last block returns a stream that more than a norm can read.
+        Each sum is normalised where it is made, in one pass over memory: for the feed-forward
+        branch, and at the end for what comes after this block.
+
+        Args:
+            x: (B, T, C), the residual stream.
+            h: ``ln_1(x)``.
+            next_norm: The norm of what comes next: another block's ``ln_1``, or the last one.
+
+        Returns:
+            The stream, and ``next_norm`` of it.
         """
-        if branch is None:
-            h = self.ln_1(x)
-        else:
-            x, h = add_norm(x, branch, self.ln_1, to_halves=True)
-        x, h = add_norm(x, self.attn(h), self.ln_2, to_halves=not last)
-        return x, self.mlp(h)
+        x, h = add_norm(x, self.attn(h), self.ln_2)
+        return add_norm(x, self.mlp(h), next_norm)
 
 
 class GPT(nn.Module):
@@ -157,10 +160,10 @@ class GPT(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.wte(tokens) + self.wpe(positions)  # (B, T, C)
         x = F.dropout(x, self.config.dropout, self.training)
-        branch = None
-        for index, block in enumerate(self.blocks, 1):
-            x, branch = block(x, branch, last=index == len(self.blocks))
-        h = self.ln_f(x + branch)
+        h = self.blocks[0].ln_1(x)
+        next_norms = [*(block.ln_1 for block in self.blocks[1:]), self.ln_f]
+        for block, next_norm in zip(self.blocks, next_norms, strict=True):
+            x, h = block(x, h, next_norm)
         if targets is None:
             return Output(None, F.linear(h, self.wte.weight))  # the embedding tied
         return Output(linear_cross_entropy(h, self.wte.weight, targets, passes), None)

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from nanogpt.casts import CastOnce
 from nanogpt.errors import InputError, OutOfMemory
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -158,15 +157,6 @@ class Runtime:
         """Return the precision context for forward passes, in training and evaluation alike."""
         if self.precision == "amp_bf16":
             return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
-        return nullcontext()
-
-    def cast_once(self, model: nn.Module, passes: int) -> AbstractContextManager:
-        """Return what casts a model's weights once for all passes of a step, or a null context.
-
-        Of one process: with several, it is the weights' own gradients that are averaged.
-        """
-        if self.precision == "amp_bf16" and self.world == 1 and passes > 1:
-            return CastOnce(model, torch.bfloat16)
         return nullcontext()
 
     def sum(self, values: Tensor) -> Tensor:

@@ -1,10 +1,14 @@
 """What the compiler leaves on the table: passes over memory that can be spared.
 
-``accumulate`` adds gradients in a precision above their own; ``add_norm`` adds a branch to the
-residual stream and normalises the sum; ``gelu_linear`` is GELU with the layer after it;
-``split_linear`` is the layer of queries, keys and values; ``linear_cross_entropy`` is the output
-layer with its loss. On CUDA, where Triton is installed, each element is moved as seldom as can be;
-elsewhere they are the same sums in plain torch. Importing this package does not import Triton.
+On CUDA, where Triton is installed, each element is moved as seldom as can be; elsewhere the same
+sums are plain torch. What each saves of GPT-2 Small's step, 241 ms on an H100 without them:
+
+- ``linear_cross_entropy``, the output layer with its loss: 8.7 ms.
+- ``gelu_linear``, GELU and the layer after it: 11.6 ms, and 3.4 by its derivative in that product.
+- ``add_norm``, a branch added to the residual stream and the sum normalised: 7.9 ms.
+- ``split_linear``, the layer of queries, keys and values: 3.8 ms.
+
+Importing this package does not import Triton.
 
 No kernel takes a float as an argument: in a compiled graph it would be one of 64 bits, and all
 arithmetic that it enters with it.
@@ -12,7 +16,6 @@ arithmetic that it enters with it.
 
 import importlib.util
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,37 +23,18 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 enabled = True  # False takes the plain path everywhere; set it before a model is compiled
 
 
-def accumulate(sum_so_far: Tensor, part: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the sum of two tensors in a precision above theirs.
-
-    Args:
-        sum_so_far: In any floating-point dtype; overwritten if that is ``dtype``.
-        part: Of the same shape.
-        dtype: Of the sum.
-    """
-    if _fused(part) and part.is_contiguous() and sum_so_far.is_contiguous():
-        from nanogpt.kernels.sums import add
-
-        return add(sum_so_far, part, dtype)
-    return sum_so_far.add_(part) if sum_so_far.dtype == dtype else sum_so_far.to(dtype).add_(part)
-
-
-def add_norm(
-    residual: Tensor, branch: Tensor, norm: nn.LayerNorm, to_halves: bool = False
-) -> tuple[Tensor, Tensor]:
+def add_norm(residual: Tensor, branch: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
     """Return ``residual + branch`` and its layer norm.
 
     Args:
-        residual: (..., C), its dtype stays; or the sum in halves that another call has returned.
+        residual: (..., C), its dtype stays.
         branch: (..., C).
         norm: A layer norm over C, without bias.
-        to_halves: Whether the sum goes into another call and nowhere else. Where that spares
-            traffic, it comes in halves then, (2, ..., C), which only another call can read.
     """
     if _fused(branch):
         from nanogpt.kernels.norm import AddNorm
 
-        return AddNorm.apply(residual, branch, norm.weight, norm.eps, to_halves)
+        return AddNorm.apply(residual, branch, norm.weight, norm.eps)
     residual = residual + branch
     return residual, norm(residual)
 

@@ -13,17 +13,18 @@ from torch import Tensor
 # that only the first reading comes from memory.
 BLOCK = 8192
 WARPS = 16
-# What is left of a row goes in small blocks: a masked element costs as much arithmetic as another,
-# and of GPT-2's 50304 classes a seventh block of 8192 would mask all but 1152.
-TAIL = 2048
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def _load(logits, at, CLASSES: tl.constexpr):
+    return tl.load(logits + at, mask=at < CLASSES, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
 def _loss_and_gradient(
-    logits, targets, losses, n,
-    CLASSES: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr,
+    logits, targets, losses, n, CLASSES: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Write a row's loss; replace its logits by ``(softmax - one_hot) / n``.
 
@@ -34,26 +35,18 @@ def _loss_and_gradient(
     """
     row = tl.program_id(0).to(tl.int64)
     logits += row * CLASSES
-    tail: tl.constexpr = CLASSES // BLOCK * BLOCK
-    block, part = tl.arange(0, BLOCK), tl.arange(0, TAIL)
+    block = tl.arange(0, BLOCK)
 
     maxima = tl.full((BLOCK,), float("-inf"), tl.float32)
-    for start in range(0, tail, BLOCK):
-        maxima = tl.maximum(maxima, tl.load(logits + start + block).to(tl.float32))
-    tail_maxima = tl.full((TAIL,), float("-inf"), tl.float32)
-    for start in range(tail, CLASSES, TAIL):
-        x = _masked(logits, start + part, CLASSES)
-        tail_maxima = tl.maximum(tail_maxima, x)
-    largest = tl.maximum(tl.max(maxima, 0), tl.max(tail_maxima, 0))
+    for start in range(0, CLASSES, BLOCK):
+        maxima = tl.maximum(maxima, _load(logits, start + block, CLASSES))
+    largest = tl.max(maxima, 0)
 
     shift = largest * LOG2_E
     sums = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, tail, BLOCK):
-        sums += tl.exp2(tl.load(logits + start + block).to(tl.float32) * LOG2_E - shift)
-    tail_sums = tl.zeros((TAIL,), tl.float32)
-    for start in range(tail, CLASSES, TAIL):
-        tail_sums += tl.exp2(_masked(logits, start + part, CLASSES) * LOG2_E - shift)
-    total = tl.sum(sums, 0) + tl.sum(tail_sums, 0)
+    for start in range(0, CLASSES, BLOCK):
+        sums += tl.exp2(_load(logits, start + block, CLASSES) * LOG2_E - shift)
+    total = tl.sum(sums, 0)
 
     target = tl.load(targets + row)
     known = (target >= 0) & (target < CLASSES)
@@ -62,21 +55,13 @@ def _loss_and_gradient(
     tl.store(losses + row, log_total - picked)
     tl.debug_barrier()  # from here on another thread may overwrite the target's logit
     shift += tl.log2(total * n)
-    for start in range(0, tail, BLOCK):
-        gradient = tl.exp2(tl.load(logits + start + block).to(tl.float32) * LOG2_E - shift)
-        tl.store(logits + start + block, gradient.to(logits.dtype.element_ty))
-    for start in range(tail, CLASSES, TAIL):
-        at = start + part
-        gradient = tl.exp2(_masked(logits, at, CLASSES) * LOG2_E - shift)
+    for start in range(0, CLASSES, BLOCK):
+        at = start + block
+        gradient = tl.exp2(_load(logits, at, CLASSES) * LOG2_E - shift)
         tl.store(logits + at, gradient.to(logits.dtype.element_ty), mask=at < CLASSES)
     tl.debug_barrier()
     gradient = (tl.exp(picked - log_total) - 1.0) / n
     tl.store(logits + target, gradient.to(logits.dtype.element_ty), mask=known)
-
-
-@triton.jit
-def _masked(logits, at, CLASSES: tl.constexpr):
-    return tl.load(logits + at, mask=at < CLASSES, other=float("-inf")).to(tl.float32)
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -100,9 +85,8 @@ class LinearCrossEntropy(torch.autograd.Function):
         n, n_classes = logits.shape
         losses = torch.empty(n, dtype=torch.float32, device=logits.device)
         _loss_and_gradient[(n,)](
-            logits, targets, losses, n * passes,
-            CLASSES=n_classes, BLOCK=BLOCK, TAIL=TAIL, num_warps=WARPS,
-        )  # fmt: skip
+            logits, targets, losses, n * passes, CLASSES=n_classes, BLOCK=BLOCK, num_warps=WARPS
+        )
         # As the product saw them; autocast is off in the backward pass.
         ctx.save_for_backward(hidden.to(logits.dtype), weight.to(logits.dtype), logits)
         ctx.dtypes = hidden.dtype, weight.dtype

@@ -10,7 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from nanogpt.kernels import activation, cross_entropy, norm, sums
+from nanogpt.kernels import activation, cross_entropy, norm
 
 # GPT-2 Small's sizes, which 16 divides, under autocast.
 POINTERS = {
@@ -19,19 +19,15 @@ POINTERS = {
     "normed": "*bf16", "means": "*fp32", "scales": "*fp32", "normed_grad": "*bf16",
     "added_grad": "*fp32", "residual_grad": "*fp32", "branch_grad": "*bf16",
     "weight_grads": "*fp32", "weight_t": "*bf16", "x": "*bf16", "y": "*bf16", "y_grad": "*bf16",
-    "x_grad": "*bf16", "left": "*fp32", "right": "*bf16", "total": "*fp32",
+    "x_grad": "*bf16",
 }  # fmt: skip
-STREAMS = ("residual", "added", "residual_grad", "added_grad")
-WHOLE, HALVES = ({"FROM_HALVES": halves, "TO_HALVES": halves} for halves in (False, True))
 # No float among them: it would come in 64 bits, as compiled graphs pass it.
-INTEGERS = ("n_rows", "width", "n", "size")
+INTEGERS = ("n_rows", "width", "n")
 
 
 def compile_kernel(kernel, constants, warps):
     names = kernel.arg_names
     types = POINTERS | dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(constants, "constexpr")
-    if constants.get("TO_HALVES"):
-        types |= dict.fromkeys(STREAMS, "*bf16")
     aligned = [name for name in names if name not in constants]
     source = ASTSource(
         fn=kernel,
@@ -45,35 +41,22 @@ def compile_kernel(kernel, constants, warps):
 if __name__ == "__main__":
     report = {}
     for name, kernel, constants, warps in (
-        ("add", sums._add, {"BLOCK": sums.BLOCK}, sums.WARPS),
         (
             "cross_entropy",
             cross_entropy._loss_and_gradient,
-            {"CLASSES": 50304, "BLOCK": cross_entropy.BLOCK, "TAIL": cross_entropy.TAIL},
+            {"CLASSES": 50304, "BLOCK": cross_entropy.BLOCK},
             cross_entropy.WARPS,
         ),
         (
             "add_norm",
             norm._add_norm,
-            {"EPS": 1e-5, "ROWS": norm.FORWARD[0], "BLOCK": 1024, **WHOLE},
-            norm.FORWARD[1],
-        ),
-        (
-            "add_norm_halves",
-            norm._add_norm,
-            {"EPS": 1e-5, "ROWS": norm.FORWARD[0], "BLOCK": 1024, **HALVES},
+            {"EPS": 1e-5, "ROWS": norm.FORWARD[0], "BLOCK": 1024},
             norm.FORWARD[1],
         ),
         (
             "add_norm_backward",
             norm._add_norm_backward,
-            {"ROWS": norm.BACKWARD[0], "BLOCK": 1024, **WHOLE},
-            norm.BACKWARD[1],
-        ),
-        (
-            "add_norm_backward_halves",
-            norm._add_norm_backward,
-            {"ROWS": norm.BACKWARD[0], "BLOCK": 1024, **HALVES},
+            {"ROWS": norm.BACKWARD[0], "BLOCK": 1024},
             norm.BACKWARD[1],
         ),
         ("gelu", activation._gelu, {"BLOCK": activation.FORWARD[0]}, activation.FORWARD[1]),
