@@ -45,17 +45,22 @@ def close(a, b, precision):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("classes", [5, 1025, 16384, 20001])
 def test_cross_entropy_and_its_gradients(device, classes, dtype):
+    """Of the same logits the loss is taken in float64.
+
+    Plain torch's own in float32 depends on the processor: over 20,001 classes it is 1.1e-6 of the
+    largest gradient off under AVX-512, and 2.7e-6 under AVX2; the kernel 1e-6 at most under both.
+    """
     hidden = draw(device, 3, 4, 16, dtype=dtype)
     weight = draw(device, classes, 16, dtype=dtype, seed=1)
     targets = torch.arange(12, device=device).view(3, 4) % classes
     targets[0, 0] = classes - 1
 
-    expected = F.cross_entropy(F.linear(hidden, weight).flatten(0, 1).float(), targets.flatten())
+    expected = F.cross_entropy(F.linear(hidden, weight).flatten(0, 1).double(), targets.flatten())
     wanted = torch.autograd.grad(0.3 * expected, [hidden, weight])
     loss = LinearCrossEntropy.apply(hidden.flatten(0, 1), weight, targets.flatten(), 1)
     got = torch.autograd.grad(0.3 * loss, [hidden, weight])
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, expected, rtol=2e-6, atol=0)
+    torch.testing.assert_close(loss, expected.float(), rtol=2e-6, atol=0)
     for a, b in zip(got, wanted, strict=True):
         close(a, b, dtype)
 
