@@ -5,6 +5,7 @@ import itertools
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from nanogpt.runtime import PRECISIONS
 from powerstep_repro.bench import output
 from powerstep_repro.bench.optimizers import DTYPES, MODELS, bench_optimizers
 from powerstep_repro.bench.timing import ROUNDS
+from powerstep_repro.bench.training import Job, bench_training
 from powerstep_repro.console import table_console
 from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.optim import names
@@ -21,11 +23,13 @@ from powerstep_repro.optim import names
 RESULTS = Path("results/bench")
 OPTIMIZERS = ("adamw", "powerstep_int8")
 
-# Options by which a benchmark measures a part, or something else than the file by default holds.
+# Options by which a call measures a part, or something else than the file by default holds.
 PARTS = {
     "optimizers": ("only", "models", "dtype"),
-    "training": ("models", "optimizers", "precisions", "micro_batches", "batch"),
-    "tune": (),
+    "training": (
+        *("models", "optimizers", "precisions", "batch"),
+        *("micro_batches", "nanogpt_micro_batches"),
+    ),
 }
 
 # Sequences of one forward pass: the fastest on a card of 80 GB; where that is nearly full, or was
@@ -36,72 +40,72 @@ MICRO_BATCHES = {
     "gpt2_medium": {"this project": [60], "nanoGPT": [60, 40]},
 }
 
+EPILOG = """\
+other subcommands, each with a --help of its own:
+  rerun RUN           train a run's first steps again, and say how far the losses differ
+  same-numbers ...    hold the losses of the trainer's kernels against the plain ones
+"""
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run what was asked for; print tables and write JSON."""
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what was asked for; print tables, write JSON, return the exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if argv[:1] == ["rerun"]:
+        from powerstep_repro.bench import rerun
+
+        return rerun.main(argv[1:])
+    if argv[:1] == ["same-numbers"]:
+        from powerstep_repro.bench import same_numbers
+
+        return same_numbers.main(argv[1:])
+
     options = _arguments(argv)
     device = _device(options.device)
     cuda = device.type == "cuda"
     models = options.models or (["gpt2_small", "gpt2_medium"] if cuda else ["gpt2_mini"])
-    trains = options.what in ("training", "all")
+    kinds = ("optimizers", "training") if options.what == "all" else (options.what,)
     # Before anything is measured: what is wrong with the training must not wait for the rest.
-    jobs = _jobs(options, models, cuda) if trains else []
+    jobs = _jobs(options, models, cuda) if "training" in kinds else []
     folder = options.out or RESULTS
     output.make_folder(folder)
     console = table_console()
     header = output.header(device)
-    dtype = options.dtype or "fp32"
+    main_rank = int(os.environ.get("RANK", 0)) == 0
 
-    def part_of(kind: str) -> str | None:
-        """Return an option by which the results are none to replace the file of a whole one."""
+    for kind in kinds:
         given = [f"--{name.replace('_', '-')}" for name in PARTS[kind] if getattr(options, name)]
-        return given[0] if given and not options.out else None
+        part = given[0] if given and not options.out else None
 
-    def finish(kind: str, results: dict, show) -> None:
-        results = header | results
-        show(results, console)
-        if part := part_of(kind):
-            console.print(f"not written: {part} measures a part, and --out names no folder for it")
-            return
-        console.print(f"written to {output.save(results, kind, folder)}")
-
-    if options.tune:
-        if not cuda:
-            raise UserError("--tune compiles kernels for a CUDA device; there is none")
-        from powerstep_repro.bench.tune import tune
-
-        finish("tune", tune(models, dtype, device), output.show_tuning)
-    if options.what in ("optimizers", "all"):
-        results = bench_optimizers(
-            models,
-            dtype,
-            device,
-            released=options.released,
-            only=options.only,
-            seconds=options.seconds,
-        )
-        finish("optimizers", results, output.show_optimizers)
-    if trains:
-        from powerstep_repro.bench.training import bench_training
-
-        main_rank = int(os.environ.get("RANK", 0)) == 0
-
-        def tell(results: dict) -> None:
-            """Keep what there is, should the rest be cut off."""
-            if main_rank:
-                if not part_of("training"):
-                    output.save(header | results, "training", folder, complete=False)
+        def tell(results: dict, kind: str = kind, part: str | None = part) -> None:
+            """Keep what there is so far: the rest may be cut off."""
+            if main_rank and part is None:
+                output.save(header | results, kind, folder)
+            if main_rank and kind == "training":
                 console.print(output.brief(results["rows"][-1]))
 
-        results = bench_training(jobs, device, options.nanogpt, tell)
+        if kind == "optimizers":
+            results = bench_optimizers(
+                models,
+                options.dtype or "fp32",
+                device,
+                released=options.released,
+                only=options.only,
+                seconds=options.seconds,
+                tell=tell,
+            )
+        else:
+            results = bench_training(jobs, device, options.nanogpt, tell)
         if main_rank:
-            finish("training", results, output.show_training)
+            output.SHOW[kind](header | results, console)
+            place = f"written to {output.path_of(header, kind, folder)}"
+            if part:
+                place = f"not written: {part} measures a part, and --out names no folder for it"
+            console.print(place)
+    return 0
 
 
-def _jobs(options: argparse.Namespace, models: Sequence[str], cuda: bool) -> list:
+def _jobs(options: argparse.Namespace, models: Sequence[str], cuda: bool) -> list[Job]:
     """Return the ways to train: every combination of what was given, defaults by device."""
-    from powerstep_repro.bench.training import Job
-
     if options.nanogpt and not (options.nanogpt / "train.py").is_file():
         raise UserError(f"--nanogpt {options.nanogpt}: there is no train.py in that folder")
     jobs = []
@@ -111,10 +115,11 @@ def _jobs(options: argparse.Namespace, models: Sequence[str], cuda: bool) -> lis
         batch = options.batch or (8 if small else 120)
         optimizers = options.optimizers or OPTIMIZERS
         precisions = options.precisions or (["amp_bf16"] if cuda else ["fp32"])
+        micro_batches = options.micro_batches or MICRO_BATCHES[model][who]
         if who == "nanoGPT":  # what its train.py has
             optimizers = [name for name in optimizers if name == "adamw"]
             precisions = [name for name in precisions if name != "bf16"]
-        micro_batches = options.micro_batches or MICRO_BATCHES[model][who]
+            micro_batches = options.nanogpt_micro_batches or micro_batches
         for precision, micro, optimizer in itertools.product(precisions, micro_batches, optimizers):
             if batch % micro:
                 raise UserError(f"--micro-batches {micro} does not divide the batch of {batch}")
@@ -171,10 +176,12 @@ def _device(name: str) -> torch.device:
     return torch.device(name, 0) if name == "cuda" else torch.device(name)
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="python -m powerstep_repro.bench",
         description="Time optimizer steps and training, beside peers, in one process.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "what", nargs="?", choices=["optimizers", "training", "all"], default="all",
@@ -184,28 +191,24 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--models", nargs="+", choices=list(MODELS), metavar="MODEL",
         help=f"of {', '.join(MODELS)}; default: Small and Medium on a GPU, Mini on a CPU",
     )  # fmt: skip
-    parser.add_argument(
-        "--dtype", choices=list(DTYPES), help="of parameters and gradients (default: fp32)"
-    )
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument(
-        "--only", type=_pattern, metavar="REGEX",
-        help="only optimizers whose label matches",
+        "--out", type=Path, metavar="DIR",
+        help=f"for the JSON files (default: {RESULTS}, and none where options choose a part)",
     )  # fmt: skip
-    parser.add_argument(
+    group = parser.add_argument_group("optimizers")
+    group.add_argument(
+        "--only", type=_pattern, metavar="REGEX",
+        help="only optimizers whose label matches; torch's AdamW always takes part",
+    )  # fmt: skip
+    group.add_argument(
+        "--dtype", choices=list(DTYPES), help="of parameters and gradients (default: fp32)"
+    )
+    group.add_argument(
         "--seconds", type=_seconds, default=0.25, help="of each of a contender's three rounds"
     )
-    parser.add_argument(
+    group.add_argument(
         "--released", type=Path, metavar="DIR", help="a clone of the paper's repository"
-    )
-    parser.add_argument(
-        "--tune", action="store_true", help="first try ways to cut and compile the fused kernels"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help=f"for the JSON files (default: {RESULTS}, and none where options choose a part)",
     )
     group = parser.add_argument_group("training")
     group.add_argument(
@@ -215,14 +218,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument(
         "--precisions", nargs="+", choices=PRECISIONS, help="default: amp_bf16 on a GPU, fp32 else"
     )
-    group.add_argument(
-        "--micro-batches",
-        nargs="+",
-        type=_whole(1),
-        metavar="N",
-        help="sequences of one forward pass, a row each (default: each trainer's best on 80 GB)",
-    )
     group.add_argument("--nanogpt", type=Path, metavar="DIR", help="a clone of nanoGPT")
+    group.add_argument(
+        "--micro-batches", nargs="+", type=_whole(1), metavar="N",
+        help="sequences of one forward pass, a row each; the best of each trainer is compared "
+        "(default: each trainer's best on 80 GB)",
+    )  # fmt: skip
+    group.add_argument(
+        "--nanogpt-micro-batches", nargs="+", type=_whole(1), metavar="N",
+        help="the same for nanoGPT, where its list is another",
+    )  # fmt: skip
     group.add_argument(
         "--batch", type=_whole(1), metavar="N", help="sequences a step (default: 120, 8 for Mini)"
     )

@@ -62,8 +62,6 @@ def contenders(device: torch.device, fused: bool, released: Path | None) -> list
             ours("adamw_int8", "fused", "dynamic", **dynamic),
             ours("adamw_int8", "fused", "linear", **linear),
         ]
-    elif device.type == "cpu":  # compiled as they warm up
-        rows += [ours(name, "fused") for name in ("powerstep", "signsgd", "pbsgdm", "adams")]
     rows += [
         ours("powerstep", "foreach"),
         ours("powerstep_int8", "foreach", "dynamic", **dynamic),

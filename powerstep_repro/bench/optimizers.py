@@ -67,6 +67,7 @@ def bench_optimizers(
     released: Path | None = None,
     only: str | None = None,
     seconds: float = 0.25,
+    tell: Callable[[dict], None] = lambda _: None,
 ) -> dict:
     """Time every contender's step on the tensors of each model.
 
@@ -77,6 +78,7 @@ def bench_optimizers(
         released: A clone of the paper's repository, whose optimizers then take part.
         only: Regular expression that labels must contain; torch's AdamW always takes part.
         seconds: Time of one round of one contender.
+        tell: Gets what there is after each model.
 
     Returns:
         What goes into the JSON file: ``copy_bytes_per_s`` and ``rows``, one a model and contender.
@@ -89,7 +91,8 @@ def bench_optimizers(
         entrants = [c for c in entrants if c.label in YARDSTICKS or re.search(only, c.label)]
         if not any(re.search(only, c.label) for c in entrants):
             raise UserError(f"--only {only} matches none of {labels}")
-    rows = []
+    rows: list[dict] = []
+    results = {"dtype": dtype, "copy_bytes_per_s": bandwidth, "rows": rows}
     for model in models:
         tensors = Tensors.of(model, DTYPES[dtype], device)
         ready, failures = {}, {}
@@ -125,7 +128,8 @@ def bench_optimizers(
                 }
             )
         del ready, steps, tensors
-    return {"dtype": dtype, "copy_bytes_per_s": bandwidth, "rows": rows}
+        tell(results)
+    return results
 
 
 class Ready(NamedTuple):

@@ -13,14 +13,15 @@ from rich.table import Table
 
 from powerstep_repro.bench.timing import device_name
 from powerstep_repro.errors import UserError
+from powerstep_repro.runs.files import write_whole
 from powerstep_repro.runs.provenance import git_state
 
-PACKAGES = ("torch", "triton", "bitsandbytes", "torchao", "flashoptim")
+PACKAGES = ("triton", "bitsandbytes", "torchao", "flashoptim")
 
 
 def header(device: torch.device) -> dict:
     """Return what every file says of where and with what it was measured."""
-    versions = {}
+    versions = {"torch": torch.__version__}
     for package in PACKAGES:
         try:
             versions[package] = version(package)
@@ -42,26 +43,29 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"--out {folder} is no folder to write to: {error.strerror}") from None
 
 
-def save(results: dict, kind: str, folder: Path, complete: bool = True) -> Path:
-    """Write ``results`` as ``folder/<kind>-<device>.json``; with ``.partial`` until complete."""
-    device = re.sub(r"[^a-z0-9]+", "-", results["device"].lower()).strip("-")
-    path = folder / f"{kind}-{device}.json"
-    partial = path.with_suffix(".json.partial")
-    partial.write_text(json.dumps(results, indent=1) + "\n")
-    return partial.replace(path) if complete else partial
+def path_of(header: dict, kind: str, folder: Path) -> Path:
+    """Return a file's name: ``folder/<kind>-<device>.json``."""
+    device = re.sub(r"[^a-z0-9]+", "-", header["device"].lower()).strip("-")
+    return folder / f"{kind}-{device}.json"
+
+
+def save(results: dict, kind: str, folder: Path) -> None:
+    """Write what was measured so far."""
+    text = json.dumps(results, indent=1) + "\n"
+    write_whole(path_of(results, kind, folder), text.encode())
 
 
 def show_optimizers(results: dict, console: Console) -> None:
-    """Print a table a model: time, floor, ratios, memory."""
+    """Print a table a model: time, floor, ratios, memory; ``ms`` is of calls back to back."""
     bandwidth = results["copy_bytes_per_s"]
     for model in dict.fromkeys(row["model"] for row in results["rows"]):
         rows = [row for row in results["rows"] if row["model"] == model]
         title = (
-            f"{model}, {rows[0]['params'] / 1e6:.1f}M parameters, {results['dtype']}: one step on "
-            f"{results['device']} (copies {bandwidth / 1e12:.2f} TB/s)"
+            f"{model}, {rows[0]['params'] / 1e6:.1f}M parameters, {results['dtype']}: a step on "
+            f"{results['device']}, back to back (copies {bandwidth / 1e12:.2f} TB/s)"
         )
-        columns = ["ms", "rounds", "host ms", "B/param", "× floor"]
-        columns += ["× AdamW fused", "× foreach", "extra MiB"]
+        columns = ["ms", "rounds", "floor ms", "× floor", "× AdamW fused", "× foreach"]
+        columns += ["host ms", "B/param", "extra MiB"]
         table = _table(title, ["optimizer", *columns])
         for row in rows:
             if "failed" in row:
@@ -72,30 +76,13 @@ def show_optimizers(results: dict, console: Console) -> None:
                 row["label"],
                 f"{row['ms']:.3f}",
                 _span(row["ms_rounds"]),
-                f"{row['host_ms']:.3f}",
-                f"{row['bytes'] / row['params']:.2f}",
+                f"{row['floor_ms']:.3f}",
                 f"{row['times_floor']:.2f}",
                 f"{row['ratio_to_adamw_fused']:.3f}",
                 f"{row['ratio_to_adamw_foreach']:.3f}",
+                f"{row['host_ms']:.3f}",
+                f"{row['bytes'] / row['params']:.2f}",
                 "" if extra is None else f"{extra / 2**20:.1f}",
-            )
-        console.print(table)
-
-
-def show_tuning(results: dict, console: Console) -> None:
-    """Print a table a model and kind, the fastest first."""
-    groups = dict.fromkeys((row["model"], row["kind"]) for row in results["rows"])
-    for model, kind in groups:
-        title = f"{model}, {kind}: (block, warps, evict, fast)"
-        table = _table(title, ["candidate", "ms", "rounds", "graph ms", "× floor"])
-        rows = [r for r in results["rows"] if (r["model"], r["kind"]) == (model, kind)]
-        for row in sorted(rows, key=lambda row: row["graph_ms"]):
-            table.add_row(
-                row["candidate"],
-                f"{row['ms']:.3f}",
-                _span(row["ms_rounds"]),
-                f"{row['graph_ms']:.3f}",
-                f"{row['times_floor']:.3f}",
             )
         console.print(table)
 
@@ -147,6 +134,9 @@ def times_nanogpt(rows: list[dict]) -> dict[tuple[str, str], float]:
             rates[way] = max(rates.get(way, 0.0), row["tokens_per_s"])
     ours, theirs = best.values()
     return {way: ours[way] / theirs[way] for way in ours if way in theirs}
+
+
+SHOW = {"optimizers": show_optimizers, "training": show_training}
 
 
 def _span(rounds: list[float]) -> str:

@@ -97,6 +97,8 @@ def bench_training(
                 rows.append(_row(job, device, times))
             except OutOfMemory:  # a micro-batch too large for the card; others may fit
                 rows.append(asdict(job) | {"failed": "out of memory"})
+            except UserError as error:  # one way that fails must not end the others
+                rows.append(asdict(job) | {"failed": str(error)})
             _release_memory(device)
             tell({"rows": rows})
     return {"rows": rows}
@@ -204,7 +206,8 @@ def _nanogpt(job: Job, device: torch.device, folder: Path, clone: Path) -> list[
     if "OutOfMemoryError" in run.stderr:
         raise OutOfMemory(f"nanoGPT's train.py ran out of memory at batch_size {job.micro}")
     if run.returncode or len(times) <= WARMUP_STEPS:
-        raise UserError(f"nanoGPT's train.py failed: {run.stderr.strip().splitlines()[-1:]}")
+        last = (run.stderr.strip().splitlines() or ["without a word"])[-1]
+        raise UserError(f"nanoGPT's train.py failed: {last}")
     return [float(ms) / 1e3 for ms in times[WARMUP_STEPS:]]
 
 

@@ -11,9 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
-    path
-    for folder in ("nanogpt", "powerstep_repro", "benchmarks")
-    for path in (ROOT / folder).rglob("*.py")
+    path for folder in ("nanogpt", "powerstep_repro") for path in (ROOT / folder).rglob("*.py")
 )
 # Modules that turn bytes into objects by running what the bytes say.
 UNPICKLERS = {"_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

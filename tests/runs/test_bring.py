@@ -9,6 +9,8 @@ import pytest
 
 from powerstep_repro.config import ROOT
 from powerstep_repro.errors import UserError
+from powerstep_repro.runs import bring as importer
+from powerstep_repro.runs.__main__ import main
 
 
 @pytest.fixture
@@ -18,11 +20,11 @@ def evidence(tmp_path) -> Path:
 
 
 @pytest.fixture
-def bring(import_runs, tmp_path, evidence, capsys):
+def bring(tmp_path, evidence, capsys):
     """Import ``elsewhere``; returns the exit code and what was said."""
 
     def bring(*options: str, source: Path = tmp_path / "elsewhere"):
-        code = import_runs.main([str(source), str(evidence), *options])
+        code = main(["import", str(source), str(evidence), *options])
         said = capsys.readouterr()
         return code, said.out + said.err
 
@@ -205,9 +207,9 @@ def test_size_profile_and_an_empty_source_are_watched(make_run, bring, evidence,
         bring(source=tmp_path / "no.tar")
 
 
-def test_the_committed_evidence_would_be_taken_as_it_is(import_runs, tmp_path, capsys):
+def test_the_committed_evidence_would_be_taken_as_it_is(tmp_path, capsys):
     for profile in (ROOT / "results").iterdir():
         if profile.name in ("h100", "paper") and (profile / "runs").is_dir():
-            assert import_runs.bring(profile / "runs", tmp_path / profile.name) == []
-            assert import_runs.size(profile) < 8 * import_runs.MB
+            assert importer.bring(profile / "runs", tmp_path / profile.name) == []
+            assert importer.size(profile) < 8 * importer.MB
     capsys.readouterr()

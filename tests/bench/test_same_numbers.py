@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from powerstep_repro.bench import same_numbers
 from powerstep_repro.data import resolve
 from powerstep_repro.errors import UserError
 
@@ -23,7 +24,7 @@ def files(tmp_path):
     return write
 
 
-def test_every_step_is_recorded_in_both_ways(same_numbers, tmp_path, monkeypatch):
+def test_every_step_is_recorded_in_both_ways(tmp_path, monkeypatch):
     tokens = np.arange(400, dtype="<u2") % 7
     for split in ("train", "val"):
         (tmp_path / f"{split}.bin").write_bytes(tokens.tobytes())
@@ -47,7 +48,7 @@ def test_every_step_is_recorded_in_both_ways(same_numbers, tmp_path, monkeypatch
     assert found[3] != found[0]  # another order it is
 
 
-def test_the_bound_is_twice_the_drift_of_plain_orders(same_numbers, files, capsys):
+def test_the_bound_is_twice_the_drift_of_plain_orders(files, capsys):
     """In the mean over pairs: 1/4 among the plain ones, then 3/8 and 23/40 from them."""
     *plain, near, far = files([4.0, 3.0], [4.5, 3.0], [4.25, 3.5], [4.25, 3.9])
     assert same_numbers.compare(plain, [near])
@@ -58,7 +59,7 @@ def test_the_bound_is_twice_the_drift_of_plain_orders(same_numbers, files, capsy
     assert "2 steps: plain orders from each other 2.50e-01, kernels from plain 3.75e-01" in printed
 
 
-def test_the_warm_up_is_held_to_the_bound_too(same_numbers, files, capsys):
+def test_the_warm_up_is_held_to_the_bound_too(files, capsys):
     """The end of one plain order is far off; the first tenth still tells them apart."""
     rest = [4.0] * 18
     *plain, kernels = files([5.0, 5.0, *rest, 4.0], [5.0, 5.1, *rest, 6.0], [5.0, 5.0, *rest, 4.0])
@@ -81,7 +82,7 @@ def test_the_warm_up_is_held_to_the_bound_too(same_numbers, files, capsys):
         (([1.0], [1.0], "[1.0,"), "2.json cannot be read"),
     ],
 )
-def test_what_cannot_be_compared_is_a_sentence(same_numbers, files, contents, sentence):
+def test_what_cannot_be_compared_is_a_sentence(files, contents, sentence):
     *plain, kernels = files(*contents)
     with pytest.raises(UserError, match=sentence):
         same_numbers.compare(plain, [kernels])

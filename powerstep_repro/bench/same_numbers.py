@@ -2,30 +2,20 @@
 
 Training in bf16 is chaotic: two orders of the same fp32 sums already drift apart, and how far is
 chance. That drift is the yardstick, of several orders: other micro-batches, another attention, not
-compiled. Record one file a variant, on one card each, side by side if there are several::
-
-    python benchmarks/same_numbers.py train DATA plain-20.json --plain --micro-batch 20
-    python benchmarks/same_numbers.py train DATA plain-15.json --plain --micro-batch 15
-    python benchmarks/same_numbers.py train DATA plain-flash.json --plain --attention flash
-    python benchmarks/same_numbers.py train DATA plain-eager.json --plain --eager
-    python benchmarks/same_numbers.py train DATA kernels-20.json --micro-batch 20
-    python benchmarks/same_numbers.py train DATA kernels-15.json --micro-batch 15
-    python benchmarks/same_numbers.py compare --plain plain-*.json --kernels kernels-*.json
-
-The drift of two files is the mean \\|difference\\| of their losses: over all steps, and over those
-of the warm-up, before chaos has made any difference as large as any other. The bound: in the mean
-over pairs of files, both of the kernels' drifts from plain are at most twice those of the plain
-ones from each other. The factor was fixed before anything was measured; that means over pairs are
-held to it, after two measurements of one pair each had shown how much they differ; and the warm-up,
-after its steps had shown a fault that the rest does not.
+compiled. The drift of two files is the mean \\|difference\\| of their losses: over all steps, and
+over those of the warm-up, before chaos has made any difference as large as any other. The bound: in
+the mean over pairs of files, both of the kernels' drifts from plain are at most twice those of the
+plain ones from each other. The factor was fixed before anything was measured.
 """
 
 import argparse
 import json
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from itertools import combinations, product
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -37,30 +27,34 @@ from nanogpt.model import GPT, GPTConfig
 from nanogpt.runtime import Runtime, decay_groups, seeded
 from nanogpt.settings import Settings
 from nanogpt.signals import obey
-from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
+from powerstep_repro.errors import CommandParser, UserError
 from powerstep_repro.optim import create
 
 BOUND = 2.0
 ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
+EPILOG = """\
+Record one file a variant, on one card each, side by side if there are several; then compare:
+
+  bench="python -m powerstep_repro.bench same-numbers"
+  $bench train DATA plain-20.json --plain --micro-batch 20
+  $bench train DATA plain-15.json --plain --micro-batch 15
+  $bench train DATA plain-flash.json --plain --attention flash
+  $bench train DATA plain-eager.json --plain --eager
+  $bench train DATA kernels-20.json --micro-batch 20
+  $bench train DATA kernels-15.json --micro-batch 15
+  $bench compare --plain plain-*.json --kernels kernels-*.json
+
+Exit code of compare: 0 within the bound, 1 beyond it.
+"""
 
 
-class _Losses(list):
-    """A recorder that keeps each step's loss."""
-
-    def resume(self, step):
-        pass
-
-    def log(self, row):
-        self.append(row["train_loss"])
-
-    def windows(self, step, losses):
-        pass
-
-
-def main() -> None:
-    """Train one variant, or compare what variants left."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train one variant, or compare what variants left; returns the exit code."""
     parser = CommandParser(
-        prog="python benchmarks/same_numbers.py", description=__doc__.splitlines()[0]
+        prog="python -m powerstep_repro.bench same-numbers",
+        description=__doc__.splitlines()[0],
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
     training = commands.add_parser("train", help="record the losses of one variant")
@@ -79,13 +73,27 @@ def main() -> None:
     comparison = commands.add_parser("compare", help="hold the kernels' losses against plain ones")
     comparison.add_argument("--plain", type=Path, nargs="+", required=True, help="two or more")
     comparison.add_argument("--kernels", type=Path, nargs="+", required=True)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     if options.command == "train":
         losses = record(options)
         options.out.write_text(json.dumps(losses))
         print(f"{options.out}: losses of {len(losses)} steps, the last {losses[-1]:.4f}")
     elif not compare(options.plain, options.kernels):
         raise UserError(f"beyond the bound of {BOUND} times the drift of plain orders")
+    return 0
+
+
+class _Losses(list):
+    """A recorder that keeps each step's loss and nothing else."""
+
+    def resume(self, step: int) -> None:
+        pass
+
+    def log(self, row: dict[str, Any]) -> None:
+        self.append(row["train_loss"])
+
+    def windows(self, step: int, losses: list[float]) -> None:
+        pass
 
 
 def record(options: argparse.Namespace) -> list[float]:
@@ -120,16 +128,13 @@ def compare(plain: list[Path], kernels: list[Path]) -> bool:
     if len(plain) < 2:
         raise UserError(f"--plain has {len(plain)} file; it takes two or more, the yardstick")
     losses = {file: _recorded(file) for file in (*plain, *kernels)}
-    for file, recorded in losses.items():
-        if len(recorded) != len(losses[plain[0]]):
-            raise UserError(
-                f"{file} has {len(recorded)} steps and {plain[0]} {len(losses[plain[0]])}"
-            )
-
     steps = len(losses[plain[0]])
+    for file, recorded in losses.items():
+        if len(recorded) != steps:
+            raise UserError(f"{file} has {len(recorded)} steps and {plain[0]} {steps}")
     windows = (_warmup(steps) or 1, steps)
 
-    def drifts(pairs):
+    def drifts(pairs: Iterable[tuple[Path, Path]]) -> list[float]:
         """Return the mean over pairs, by window."""
         by_pair = []
         for a, b in pairs:
@@ -163,7 +168,3 @@ def _recorded(file: Path) -> list[float]:
     if not isinstance(losses, list) or not losses or {type(x) for x in losses} != {float}:
         raise UserError(f"{file} holds no list of losses, one a step")
     return losses
-
-
-if __name__ == "__main__":
-    exit_on_user_error(main)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
+from powerstep_repro.bench import rerun
 from powerstep_repro.config import compose, with_data
 from powerstep_repro.data import resolve
 from powerstep_repro.errors import UserError
@@ -13,7 +14,7 @@ from powerstep_repro.errors import UserError
 LOSSES = np.linspace(5, 4, 20)
 
 
-def test_equal_runs_have_no_differing_step(rerun, make_run):
+def test_equal_runs_have_no_differing_step(make_run):
     report = rerun.compare(make_run("a"), make_run("b", parquet=False), 10)
     assert report["first_differing_step"] is None
     assert (report["max_abs_diff"], report["mean_abs_diff"]) == (0.0, 0.0)
@@ -23,7 +24,7 @@ def test_equal_runs_have_no_differing_step(rerun, make_run):
     assert report["revisions"] == ["abc", "abc"]
 
 
-def test_differences_are_taken_up_to_the_step_and_no_further(rerun, make_run):
+def test_differences_are_taken_up_to_the_step_and_no_further(make_run):
     other = LOSSES.copy()
     other[3] += 0.5
     other[6] -= 0.25
@@ -37,7 +38,7 @@ def test_differences_are_taken_up_to_the_step_and_no_further(rerun, make_run):
     assert report["same_card"] is True
 
 
-def test_a_loss_that_is_finite_in_one_alone_is_no_small_difference(rerun, make_run):
+def test_a_loss_that_is_finite_in_one_alone_is_no_small_difference(make_run):
     other = LOSSES.copy()
     other[9] = np.nan
     both, one = make_run("b", losses=other), make_run("c", losses=other)
@@ -49,19 +50,19 @@ def test_a_loss_that_is_finite_in_one_alone_is_no_small_difference(rerun, make_r
     assert rerun.compare(both, one, 10)["first_differing_step"] is None
 
 
-def test_other_kinds_of_card_are_not_the_same_card(rerun, make_run):
+def test_other_kinds_of_card_are_not_the_same_card(make_run):
     report = rerun.compare(make_run("a"), make_run("b", device="other"), 10, same_card=True)
     assert report["device"] == "card and other"
     assert report["same_card"] is False
 
 
 @pytest.mark.parametrize(("again", "same"), [("GPU-1", True), ("GPU-2", False)])
-def test_a_cards_own_identity_decides(rerun, make_run, again, same):
+def test_a_cards_own_identity_decides(make_run, again, same):
     first, second = make_run("a", device_uuid="GPU-1"), make_run("b", device_uuid=again)
     assert rerun.compare(first, second, 10, same_card=not same)["same_card"] is same
 
 
-def test_another_run_or_a_short_one_is_refused_in_a_sentence(rerun, make_run, tmp_path):
+def test_another_run_or_a_short_one_is_refused_in_a_sentence(make_run, tmp_path):
     run = make_run("a")
     with pytest.raises(UserError, match=r"not the same run: they differ in .*seed"):
         rerun.compare(run, make_run("b", "seed=1"), 10)
@@ -81,7 +82,7 @@ def test_another_run_or_a_short_one_is_refused_in_a_sentence(rerun, make_run, tm
         ("profile=h100", "model.hidden=96", "logger=wandb", "logger.group=g", "compile=false"),
     ],
 )
-def test_a_recorded_config_starts_the_same_run_again(rerun, overrides):
+def test_a_recorded_config_starts_the_same_run_again(overrides):
     config = with_data(compose(overrides), "0" * 16, compose(overrides)["data"]["name"])
     recorded = yaml.safe_load(yaml.safe_dump(config))
     again = compose(rerun.overrides_of(recorded))
@@ -91,7 +92,7 @@ def test_a_recorded_config_starts_the_same_run_again(rerun, overrides):
     assert again["logger"]["name"] == "none"
 
 
-def test_trained_again_until_the_step_it_is_equal_and_keeps_its_schedule(rerun, tmp_path):
+def test_trained_again_until_the_step_it_is_equal_and_keeps_its_schedule(tmp_path):
     """Two trainings of 20,000 planned steps, both stopped soon after the fifth."""
     text = tmp_path / "words.txt"
     text.write_text("".join(f"{n} plus {n % 7} is {n + n % 7}.\n" for n in range(3000)))

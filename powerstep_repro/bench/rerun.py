@@ -1,23 +1,17 @@
 """How far a run repeats itself: its first steps trained again, held against the original's.
 
-    python benchmarks/rerun.py RUN [--step 200] [--data-path FOLDER] [--same-card yes]
-    python benchmarks/rerun.py RUN --against RERUN [--step 200] [--same-card yes]
-
-The first form trains the run's own config, the schedule of all its steps included, with the train
-command and stops it by a signal once the step is logged; the second reads a rerun that is there
-already, interrupted or ended. Both write JSON to ``<profile>/reruns/<run>.json`` beside the runs:
-the training loss of both at the step, the largest and the mean difference up to it, the first step
-that differs. Whether both ran on one card is known from its identity where the summaries record it;
-``--same-card`` says it for records that do not.
+The run's own config is trained, the schedule of all its steps included, with the train command,
+which is stopped by a signal once the step is logged.
 """
 
+import argparse
 import json
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +27,7 @@ from powerstep_repro.config import (
     with_data,
 )
 from powerstep_repro.data import resolve
-from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
+from powerstep_repro.errors import CommandParser, UserError
 from powerstep_repro.runs import Loaded, load
 from powerstep_repro.runs.files import METRICS, jsonl_rows, write_whole
 
@@ -172,9 +166,25 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def main(arguments: list[str] | None = None) -> int:
+EPILOG = """\
+Writes JSON to <profile>/reruns/<run>.json beside the runs: the training loss of both at the step,
+the largest and the mean difference up to it, the first step that differs. Whether both ran on one
+card is known from its identity where the summaries record it; --same-card says it for those that
+do not.
+
+examples:
+  python -m powerstep_repro.bench rerun RUN --step 200 --data-path FOLDER --same-card yes
+  python -m powerstep_repro.bench rerun RUN --against RERUN
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train a run's first steps again, or read a rerun, and compare; returns the exit code."""
     parser = CommandParser(
-        prog="python benchmarks/rerun.py", description=__doc__.partition("\n")[0]
+        prog="python -m powerstep_repro.bench rerun",
+        description=__doc__.partition("\n")[0],
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", type=Path, help="the original's directory")
     parser.add_argument("--step", type=int, default=200, help="default: %(default)s")
@@ -186,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--same-card", choices=ANSWERS, help="whether it is the original's card")
     parser.add_argument("--out", type=Path, help="the JSON; default: reruns/ beside runs/")
-    args = parser.parse_args(arguments)
+    args = parser.parse_args(argv)
     if args.step < 1:
         raise UserError(f"--step is {args.step}: steps are counted from 1")
     loaded, name = load_one(args.run)
@@ -205,7 +215,3 @@ def main(arguments: list[str] | None = None) -> int:
     write_whole(out, text.encode())
     print(f"{text}written to {out}")
     return 0
-
-
-if __name__ == "__main__":
-    exit_on_user_error(main)

@@ -1,16 +1,13 @@
-"""Runs trained elsewhere, brought into the committed evidence: their compact files alone.
-
-    python benchmarks/import_runs.py TAR_OR_FOLDER [results/h100] [--limit-mb 8] [--dry-run]
+"""Runs trained on another machine, brought into the committed evidence: their compact files alone.
 
 Takes config.yaml, summary.json, metrics.parquet and windows.json of every run that has ended
 (finished or diverged). Runs that are still on their way are named and left where they are; a
 damaged run, one that is not what its name says, one on other data than the runs of its model that
-are there, or another outcome of a run that is there already is refused with a sentence. A run that
-is there already, the same in every value, is named and left alone: the same import may be made
-again. Nothing that is there is ever replaced. Prints the size of each and of the whole folder. Exit
-code: 0, or 1 if a run was refused or the folder is over the limit.
+are there, or another outcome of a run that is there already is refused with a sentence. Nothing
+that is there is ever replaced, so that the same import may be made again.
 """
 
+import argparse
 import shutil
 import sys
 import tarfile
@@ -21,8 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from powerstep_repro.config import run_name
-from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
-from powerstep_repro.runs import Loaded, load
+from powerstep_repro.errors import UserError
 from powerstep_repro.runs.checks import contradiction, first_hole, windows_agree
 from powerstep_repro.runs.files import (
     CONFIG,
@@ -34,6 +30,7 @@ from powerstep_repro.runs.files import (
     write_parquet,
     write_whole,
 )
+from powerstep_repro.runs.loading import Loaded, load
 
 COMPACT = (CONFIG, SUMMARY, PARQUET, WINDOWS)  # the config first
 MB = 1_000_000
@@ -183,15 +180,19 @@ def unpacked(source: Path, folder: Path) -> Path:
     return folder
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = CommandParser(
-        prog="python benchmarks/import_runs.py", description=__doc__.partition("\n")[0]
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     parser.add_argument("source", type=Path, help="a tar of run directories, or a folder of them")
-    parser.add_argument("results", type=Path, nargs="?", default=Path("results/h100"))
+    parser.add_argument(
+        "results", type=Path, nargs="?", default=Path("results/h100"),
+        help="the profile's folder that gets them (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--limit-mb", type=float, default=8.0, help="default: %(default)s")
     parser.add_argument("--dry-run", action="store_true", help="check and print, copy nothing")
-    args = parser.parse_args(arguments)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Import as the arguments say; returns 0, or 1 if a run was refused or it is too much."""
     if not args.source.exists():
         raise UserError(f"there is no {args.source}")
     # A folder is copied too: a run without a Parquet log gets one, and not in the original.
@@ -211,7 +212,3 @@ def main(arguments: list[str] | None = None) -> int:
     if whole > args.limit_mb * MB:
         print(f"error: that is over {args.limit_mb:g} MB", file=sys.stderr)
     return 1 if refused or whole > args.limit_mb * MB else 0
-
-
-if __name__ == "__main__":
-    exit_on_user_error(main)
