@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from powerstep_repro.errors import exit_on_user_error
-from powerstep_repro.evidence.arguments import parse, print_missing, writing
-from powerstep_repro.figures import style
-from powerstep_repro.figures.catalogue import CATALOGUE, draw
+from powerstep_repro.pages import style
+from powerstep_repro.pages.arguments import parse, print_missing, writing
+from powerstep_repro.pages.figures import CATALOGUE, draw
 
 
 def main(argv: Sequence[str] | None = None) -> int:

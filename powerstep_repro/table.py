@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from powerstep_repro.errors import exit_on_user_error
-from powerstep_repro.evidence.arguments import parse, print_missing, writing
-from powerstep_repro.tables.beyond import RATE_SWEEPS
-from powerstep_repro.tables.catalogue import CATALOGUE, build
-from powerstep_repro.tables.render import markdown, write
+from powerstep_repro.pages.arguments import parse, print_missing, writing
+from powerstep_repro.pages.render import markdown, write
+from powerstep_repro.pages.tables import CATALOGUE, RATE_SWEEPS, build
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,15 +17,15 @@ import numpy as np
 from powerstep_repro.config import SweepRefusal, axes, canonical, expand, flatten
 from powerstep_repro.config.identity import NOT_IDENTITY
 from powerstep_repro.errors import UserError
-from powerstep_repro.memory import paper_counts
+from powerstep_repro.evidence.memory import paper_counts
+from powerstep_repro.evidence.statistics import NOT_RUN, Final
+from powerstep_repro.evidence.words import NOTHING
 from powerstep_repro.models.count import count
 from powerstep_repro.paper import MODELS
 from powerstep_repro.paper.claims import Side
 from powerstep_repro.runs import Loaded, by_data_set, load, select
 from powerstep_repro.runs.checks import windows_agree
 from powerstep_repro.runs.loading import DAMAGED
-from powerstep_repro.tables.model import NOTHING
-from powerstep_repro.tables.statistics import NOT_RUN, Final
 
 FINISHED, DIVERGED, UNFINISHED, MIXED, FAILED = (
     "finished",

@@ -1,11 +1,12 @@
 """How people are told of cells: sizes, data sets, numbers of seeds and learning rates in words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from powerstep_repro.evidence.cells import Cell, full_size
-from powerstep_repro.paper import MODELS, model_label
+from powerstep_repro.paper import MODELS, model_label, optimizer_label
 
 
 def size_label(parameters: int) -> str:
@@ -45,3 +46,24 @@ def rate_label(lr: float) -> str:
     """Write a learning rate as people do: ``6e-4``, ``3.75e-5``."""
     mantissa, exponent = f"{lr:.3e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def codes_of(optimizer: Mapping[str, Any]) -> dict[str, str]:
+    """Return the code of a quantized state, under "", or each moment's where one has its own."""
+    code, m, v = (optimizer.get(key) for key in ("code", "code_m", "code_v"))
+    if m or v:
+        return {"m": m or code, "v": v or code}
+    return {"": code} if code else {}
+
+
+def variant(cell: Cell) -> str:
+    """Name a cell's optimizer with its code, where it has one that is not the default."""
+    codes = codes_of(cell.config["optimizer"])
+    words = " ".join(f"{moment}={code}" if moment else code for moment, code in codes.items())
+    return cell.optimizer if words in ("", "dynamic") else f"{cell.optimizer} {words}"
+
+
+def variant_label(cell: Cell) -> str:
+    """Write ``variant`` for people."""
+    name = variant(cell)
+    return optimizer_label(cell.optimizer) + name.removeprefix(cell.optimizer)

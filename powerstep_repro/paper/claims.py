@@ -5,7 +5,7 @@ final validation loss lies inside ±0.028 (the paper's own largest gap) and the 
 wholly outside, it is not; else it is inconclusive. Claims about an order ask on which side of zero
 the whole interval lies. One run a side (n = 1) is inconclusive, whatever it shows.
 
-``kind`` names the judge (``powerstep_repro.tables.verdicts``); the other fields are its inputs.
+``kind`` names the judge (``powerstep_repro.evidence.verdicts``); the other fields are its inputs.
 A claim on several models, rates or codes is judged item by item, and is universal: it says that all
 of them hold. One item not reproduced and the claim is not; it is reproduced when every item was run
 and is; while items are not run and none is refuted, it is inconclusive so far. Not universal are

@@ -3,11 +3,11 @@
 import pytest
 
 from powerstep_repro.evidence import Evidence
+from powerstep_repro.evidence.judged import judge_all, judge_claim
+from powerstep_repro.evidence.verdicts import JUDGES
+from powerstep_repro.evidence.verdicts_other import codes_that_differ
+from powerstep_repro.pages.tables import build
 from powerstep_repro.paper import CLAIMS
-from powerstep_repro.tables.catalogue import build
-from powerstep_repro.tables.judged import judge_all, judge_claim
-from powerstep_repro.tables.verdicts import JUDGES
-from powerstep_repro.tables.verdicts_other import codes_that_differ
 
 ONE_HOLDS = "inconclusive so far: 1 of 1 parts run holds"
 

@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from powerstep_repro.evidence import Evidence
-from powerstep_repro.figures.catalogue import draw
+from powerstep_repro.evidence.benchmarks import read, step_ms
+from powerstep_repro.pages.figures import draw
+from powerstep_repro.pages.html import html
+from powerstep_repro.pages.report import document
+from powerstep_repro.pages.tables import CATALOGUE
 from powerstep_repro.paper import FIGURES
 from powerstep_repro.plot import main as plot
-from powerstep_repro.report.__main__ import main as report
-from powerstep_repro.report.document import document
-from powerstep_repro.report.page import html
+from powerstep_repro.report import main as report
 from powerstep_repro.table import main as table
-from powerstep_repro.tables.benchmarks import read, step_ms
-from powerstep_repro.tables.catalogue import CATALOGUE
 
 ADAMW = {"model": "gpt2_small", "optimizer": "adamw"}
 

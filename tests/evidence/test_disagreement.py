@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from powerstep_repro.evidence import Evidence
-from powerstep_repro.figures.catalogue import draw
-from powerstep_repro.figures.curves import read_strand
-from powerstep_repro.report.document import document
-from powerstep_repro.tables.catalogue import build
-from powerstep_repro.tables.compare import gap_of, gap_words
+from powerstep_repro.evidence.compare import gap_of, gap_words
+from powerstep_repro.evidence.curves import read_strand
+from powerstep_repro.pages.figures import draw
+from powerstep_repro.pages.report import document
+from powerstep_repro.pages.tables import build
 
 SMALL = {"model": "gpt2_small"}
 ADAMW, POWERSTEP = SMALL | {"optimizer": "adamw"}, SMALL | {"optimizer": "powerstep"}

@@ -8,9 +8,9 @@ import pytest
 
 from powerstep_repro.config.paths import CONF
 from powerstep_repro.errors import UserError
-from powerstep_repro.figures.catalogue import CATALOGUE
+from powerstep_repro.pages.figures import CATALOGUE
 from powerstep_repro.plot import main as plot
-from powerstep_repro.report.__main__ import main as report
+from powerstep_repro.report import main as report
 from powerstep_repro.table import main as table
 
 BLOCKED = """

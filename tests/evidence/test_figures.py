@@ -8,9 +8,10 @@ from matplotlib.colors import to_hex
 
 from powerstep_repro.config import compose
 from powerstep_repro.evidence import Evidence, rate_label
-from powerstep_repro.figures import style
-from powerstep_repro.figures.catalogue import CATALOGUE, draw
-from powerstep_repro.figures.curves import mean_over_seeds, read_curve
+from powerstep_repro.evidence.curves import mean_over_seeds
+from powerstep_repro.pages import style
+from powerstep_repro.pages.figures import CATALOGUE, draw
+from powerstep_repro.pages.panels import read_curve
 from powerstep_repro.paper import FIGURES, OPTIMIZERS
 
 LOSS_FIGURES = [name for name in FIGURES if name != "spt"]

@@ -10,12 +10,12 @@ import subprocess
 import pytest
 
 from powerstep_repro.evidence import Evidence
+from powerstep_repro.evidence.provenance import device_hours, effects, total_tokens
+from powerstep_repro.pages.html import html
+from powerstep_repro.pages.report import document
+from powerstep_repro.pages.tables import CATALOGUE, build
 from powerstep_repro.paper import CLAIMS, DEPARTURES
-from powerstep_repro.report.__main__ import main as report
-from powerstep_repro.report.document import document
-from powerstep_repro.report.page import html
-from powerstep_repro.report.provenance import device_hours, effects, total_tokens
-from powerstep_repro.tables.catalogue import CATALOGUE, build
+from powerstep_repro.report import main as report
 
 
 def some_runs(world):

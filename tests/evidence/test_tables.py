@@ -12,10 +12,11 @@ from scipy import stats
 
 from powerstep_repro import paper
 from powerstep_repro.evidence import Evidence, size_label
-from powerstep_repro.report.document import document
-from powerstep_repro.tables.catalogue import CATALOGUE, build
-from powerstep_repro.tables.model import LONG, Table, signed
-from powerstep_repro.tables.render import comma_separated, latex, markdown, tex, write
+from powerstep_repro.evidence.words import signed
+from powerstep_repro.pages.model import LONG, Table
+from powerstep_repro.pages.render import comma_separated, latex, markdown, tex, write
+from powerstep_repro.pages.report import document
+from powerstep_repro.pages.tables import CATALOGUE, build
 
 
 def small(world, optimizer, losses, **kwargs):

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from powerstep_repro import memory, optim
+from powerstep_repro import optim
 from powerstep_repro.config import choices
 from powerstep_repro.errors import UserError
+from powerstep_repro.evidence import memory
+from powerstep_repro.memory import main
 from powerstep_repro.models.measure import measure
 from powerstep_repro.paper import NUMBERS
 
@@ -52,7 +54,7 @@ def test_numbers_without_torch_are_the_registrys():
 
 
 def test_every_model_and_optimizer_on_any_number_of_devices(capsys):
-    assert memory.main(["--model", "all", "--optimizer", "all", "--devices", "8"]) == 0
+    assert main(["--model", "all", "--optimizer", "all", "--devices", "8"]) == 0
     assert "over 8 devices" in capsys.readouterr().out
     rows = memory.rows(choices("model"), choices("optimizer"), 8)
     assert len(rows) == 10 * 13
@@ -64,12 +66,12 @@ def test_every_model_and_optimizer_on_any_number_of_devices(capsys):
 
 def test_json_and_csv_hold_the_same_rows(capsys):
     arguments = ["--model", "qwen3_32b", "--optimizer", "adamw,powerstep_int8"]
-    memory.main([*arguments, "--format", "json"])
+    main([*arguments, "--format", "json"])
     rows = json.loads(capsys.readouterr().out)
     assert [row["paper_mb"] for row in rows] == [976.5, 125.9]
     required = {"model", "optimizer", "n_params", "routed_expert_params", "bytes_per_param"}
     assert required | {"paper_mb", "paper_counting_mb", "whole_model_mb"} <= set(rows[0])
-    memory.main([*arguments, "--format", "csv"])
+    main([*arguments, "--format", "csv"])
     table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [float(row["whole_model_mb"]) for row in table] == [r["whole_model_mb"] for r in rows]
 
@@ -86,7 +88,7 @@ def test_json_and_csv_hold_the_same_rows(capsys):
 )
 def test_bad_input_is_one_sentence(arguments, sentence):
     with pytest.raises(UserError, match=sentence):
-        memory.main(arguments)
+        main(arguments)
 
 
 @pytest.mark.parametrize("optimizer", optim.names())
@@ -101,7 +103,5 @@ def test_real_state_is_the_analytic_figure(model, optimizer):
 
 
 def test_a_name_given_twice_is_one_row(capsys):
-    memory.main(
-        ["--model", "gpt2_small,gpt2_small", "--optimizer", "adamw,adamw", "--format", "json"]
-    )
+    main(["--model", "gpt2_small,gpt2_small", "--optimizer", "adamw,adamw", "--format", "json"])
     assert len(json.loads(capsys.readouterr().out)) == 1

@@ -135,9 +135,9 @@ def test_imports_stay_narrow():
     """Naming the package costs no torch; building a family imports no other."""
     script = """
 import sys
-import powerstep_repro.models, powerstep_repro.models.count, powerstep_repro.memory
+import powerstep_repro.models, powerstep_repro.models.count, powerstep_repro.evidence.memory
 assert not {"torch", "transformers"} & set(sys.modules)
-powerstep_repro.memory.rows()
+powerstep_repro.evidence.memory.rows()
 assert "torch" not in sys.modules
 from powerstep_repro.config import compose
 powerstep_repro.models.build(compose(["model=qwen3_0_6b"])["model"])

@@ -1,10 +1,11 @@
 """Table 1, the optimizer's memory: from the models' shapes in closed form, to the printed digit."""
 
 from powerstep_repro.evidence import Evidence
-from powerstep_repro.memory import MIB, counted_by_the_paper, state_bytes_per_param
+from powerstep_repro.evidence.memory import MIB, counted_by_the_paper, state_bytes_per_param
+from powerstep_repro.evidence.words import NO_VERDICT
+from powerstep_repro.pages.model import Entry, Table, plain
 from powerstep_repro.paper import TABLES, model_label, value
 from powerstep_repro.paper import table as paper_table
-from powerstep_repro.tables.model import NO_VERDICT, Entry, Table, plain
 
 
 def memory(evidence: Evidence) -> Table:

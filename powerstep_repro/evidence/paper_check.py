@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from powerstep_repro.evidence.statistics import slope
+from powerstep_repro.evidence.verdicts import paper_gap, sizes, trend_verdict
+from powerstep_repro.evidence.words import signed
 from powerstep_repro.paper import Claim, optimizer_label, value
-from powerstep_repro.tables.model import signed
-from powerstep_repro.tables.statistics import slope
-from powerstep_repro.tables.verdicts import paper_gap, sizes, trend_verdict
 
 
 def on_paper(claim: Claim) -> str:

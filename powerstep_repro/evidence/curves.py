@@ -1,13 +1,12 @@
 """From the runs of one setting to what a panel draws: smoothed strands, their mean, their ends."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 
 from powerstep_repro.evidence import Cell
-from powerstep_repro.figures.smoothing import smooth
-from powerstep_repro.figures.style import Dash
+from powerstep_repro.evidence.smoothing import smooth
 from powerstep_repro.runs import Loaded
 from powerstep_repro.runs.checks import first_hole
 
@@ -32,40 +31,6 @@ class Strand:
     tokens: np.ndarray
     raw: np.ndarray
     smooth: np.ndarray
-
-
-@dataclass(frozen=True)
-class Curve:
-    """All seeds of one configuration under one label, in one colour and line style.
-
-    ``without_data`` counts the runs of which nothing can be drawn.
-    """
-
-    label: str
-    color: str
-    dash: Dash
-    strands: list[Strand]
-    planned_tokens: float
-    config: dict = field(repr=False)
-    without_data: int = 0
-
-    @property
-    def finished(self) -> list[Strand]:
-        """The strands that reached the end: those that may be averaged."""
-        return [s for s in self.strands if s.status == "finished"]
-
-    @property
-    def others(self) -> list[Strand]:
-        """The strands that did not, each drawn by itself to its marked end."""
-        return [s for s in self.strands if s.status != "finished"]
-
-    @property
-    def last(self) -> float:
-        """The smoothed loss at the end: mean of the finished, else the lowest end of the others."""
-        ends = [s.smooth[-1] for s in self.finished or self.others if len(s.smooth)]
-        if not ends:
-            return float("inf")
-        return float(np.mean(ends)) if self.finished else float(min(ends))
 
 
 def planned_tokens(config: dict) -> float:
@@ -119,14 +84,6 @@ def _is_cut(loaded: Loaded, run: str, last: int, told: float) -> bool:
     """Whether a log ends sooner than the summary tells, by more than the steps between rows."""
     between = loaded.configs[run].get("log_interval")
     return last + (between if isinstance(between, int) else 1) < told
-
-
-def read_curve(cell: Cell, label: str, color: str, dash: Dash) -> Curve:
-    """Read all runs of one cell as one curve."""
-    strands = [read_strand(cell, run) for run in cell.runs]
-    drawn = [strand for strand in strands if len(strand.steps)]
-    without = len(strands) - len(drawn)
-    return Curve(label, color, dash, drawn, planned_tokens(cell.config), cell.config, without)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from powerstep_repro.tables import statistics as st
-from powerstep_repro.tables.statistics import Final, Gap, paired_gap
+from powerstep_repro.evidence import statistics as st
+from powerstep_repro.evidence.statistics import Final, Gap, paired_gap
 
 
 def finals(losses, windows=None):

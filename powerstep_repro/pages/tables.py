@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from powerstep_repro.evidence import Evidence
-from powerstep_repro.tables import beyond, settings
-from powerstep_repro.tables.losses import loss_table
-from powerstep_repro.tables.memory import memory
-from powerstep_repro.tables.model import Table
+from powerstep_repro.evidence.tuned import RATE_SWEEPS
+from powerstep_repro.pages import beyond, settings
+from powerstep_repro.pages.losses import loss_table
+from powerstep_repro.pages.memory import memory
+from powerstep_repro.pages.model import Table
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ _COSTED = (
     "beta",
     "gamma",
     "lr",
-    *beyond.RATE_SWEEPS,
+    *RATE_SWEEPS,
 )
 
 CATALOGUE: dict[str, TableSpec] = {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from powerstep_repro.figures.smoothing import envelope, smooth
+from powerstep_repro.evidence.smoothing import envelope, smooth
 
 
 def _by_fit(tokens, values, scale):

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from powerstep_repro.evidence.words import NOTHING
+
 #: Columns of every CSV, in this order; a table may add its own after them.
 LONG = (
     "model",
@@ -16,10 +18,6 @@ LONG = (
     "ci_high",
     "verdict",
 )
-#: What stands where there is nothing to say: never a blank. pandas reads it as missing.
-NOTHING = "n/a"
-#: What stands in the verdict's place where the profile is too small for one.
-NO_VERDICT = "no verdict"
 
 
 @dataclass(frozen=True)
@@ -57,14 +55,6 @@ class Table:
     def add(self, *texts: str | Entry) -> None:
         """Append a row to the layout."""
         self.rows.append([t if isinstance(t, Entry) else Entry(t) for t in texts])
-
-
-def signed(value: float | None, digits: int = 3) -> str:
-    """Write a difference with its sign; one that rounds to nothing has none."""
-    if value is None:
-        return NOTHING
-    rounded = round(value, digits) + 0.0
-    return f"{rounded:+.{digits}f}" if rounded else f"{rounded:.{digits}f}"
 
 
 def plain(value: float | None, digits: int = 6) -> str:

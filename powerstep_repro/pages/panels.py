@@ -2,15 +2,24 @@
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from powerstep_repro.figures.curves import CUT, SMOOTHING, Curve, Strand, mean_over_seeds
-from powerstep_repro.figures.smoothing import envelope
-from powerstep_repro.figures.style import ALARM, INK, QUIET, new_figure
+from powerstep_repro.evidence import Cell
+from powerstep_repro.evidence.curves import (
+    CUT,
+    SMOOTHING,
+    Strand,
+    mean_over_seeds,
+    planned_tokens,
+    read_strand,
+)
+from powerstep_repro.evidence.smoothing import envelope
+from powerstep_repro.pages.style import ALARM, INK, QUIET, Dash, new_figure
 from powerstep_repro.paper import MODELS
 from powerstep_repro.paper.assumed import COLLAPSE_NATS
 from powerstep_repro.paper.layout import PaperFigure
@@ -23,6 +32,48 @@ _HEAD, _FOOT, _SIDE = 0.50, 0.26, 0.1
 _POINTS_RAW, _POINTS_SMOOTH = 1200, 800
 # The first part of a run is a fall of several nats; the axis starts from where it has fallen.
 _WARM = 0.1
+
+
+@dataclass(frozen=True)
+class Curve:
+    """All seeds of one configuration under one label, in one colour and line style.
+
+    ``without_data`` counts the runs of which nothing can be drawn.
+    """
+
+    label: str
+    color: str
+    dash: Dash
+    strands: list[Strand]
+    planned_tokens: float
+    config: dict = field(repr=False)
+    without_data: int = 0
+
+    @property
+    def finished(self) -> list[Strand]:
+        """The strands that reached the end: those that may be averaged."""
+        return [s for s in self.strands if s.status == "finished"]
+
+    @property
+    def others(self) -> list[Strand]:
+        """The strands that did not, each drawn by itself to its marked end."""
+        return [s for s in self.strands if s.status != "finished"]
+
+    @property
+    def last(self) -> float:
+        """The smoothed loss at the end: mean of the finished, else the lowest end of the others."""
+        ends = [s.smooth[-1] for s in self.finished or self.others if len(s.smooth)]
+        if not ends:
+            return float("inf")
+        return float(np.mean(ends)) if self.finished else float(min(ends))
+
+
+def read_curve(cell: Cell, label: str, color: str, dash: Dash) -> Curve:
+    """Read all runs of one cell as one curve."""
+    strands = [read_strand(cell, run) for run in cell.runs]
+    drawn = [strand for strand in strands if len(strand.steps)]
+    without = len(strands) - len(drawn)
+    return Curve(label, color, dash, drawn, planned_tokens(cell.config), cell.config, without)
 
 
 def grid(

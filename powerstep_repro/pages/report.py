@@ -5,8 +5,21 @@ from collections import Counter
 from collections.abc import Sequence
 
 from powerstep_repro.config import compose
-from powerstep_repro.evidence import Evidence, data_label, rate_label
-from powerstep_repro.figures.catalogue import CATALOGUE as FIGURES
+from powerstep_repro.evidence import Evidence, benchmarks, data_label, provenance, rate_label
+from powerstep_repro.evidence.compare import MIXED, gap_of, gap_words
+from powerstep_repro.evidence.judged import judge_all
+from powerstep_repro.evidence.statistics import (
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REPRODUCED,
+)
+from powerstep_repro.evidence.tuned import tuned_cells
+from powerstep_repro.evidence.verdicts import Judgement
+from powerstep_repro.pages import tables as catalogue
+from powerstep_repro.pages.benchmarks import layout
+from powerstep_repro.pages.figures import CATALOGUE as FIGURES
+from powerstep_repro.pages.render import markdown_rows
 from powerstep_repro.paper import (
     ASSUMED,
     DEPARTURES,
@@ -16,19 +29,6 @@ from powerstep_repro.paper import (
     optimizer_label,
 )
 from powerstep_repro.paper import FIGURES as PAPER_FIGURES
-from powerstep_repro.report import provenance
-from powerstep_repro.tables import benchmarks, catalogue
-from powerstep_repro.tables.beyond import tuned_cells
-from powerstep_repro.tables.compare import MIXED, gap_of, gap_words
-from powerstep_repro.tables.judged import judge_all
-from powerstep_repro.tables.render import markdown_rows
-from powerstep_repro.tables.statistics import (
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    NOT_RUN,
-    REPRODUCED,
-)
-from powerstep_repro.tables.verdicts import Judgement
 
 _ORDER = (NOT_REPRODUCED, REPRODUCED, INCONCLUSIVE)
 
@@ -347,7 +347,7 @@ def _benchmarks(evidence: Evidence) -> list[str]:
         }
         shown = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in facts.items() if k != "kind")
         parts += [f"### Benchmark: {benchmark['kind']}", shown + "."]
-        parts.append("\n".join(benchmarks.layout(benchmark)))
+        parts.append("\n".join(layout(benchmark)))
     return ["## Speed, measured side by side", *parts] if parts else []
 
 

@@ -1,12 +1,12 @@
 """The paper's claims judged on a profile's runs, each by the judge that its ``kind`` names."""
 
-from powerstep_repro.evidence import Evidence
+from powerstep_repro.evidence import verdicts_other  # noqa: F401, its judges enter themselves
+from powerstep_repro.evidence.cells import Evidence
+from powerstep_repro.evidence.paper_check import on_paper
+from powerstep_repro.evidence.statistics import overall
+from powerstep_repro.evidence.verdicts import JUDGES, Judgement, majority
+from powerstep_repro.evidence.words import NO_VERDICT
 from powerstep_repro.paper import CLAIMS, Claim
-from powerstep_repro.tables import verdicts_other  # noqa: F401, its judges enter themselves
-from powerstep_repro.tables.model import NO_VERDICT
-from powerstep_repro.tables.paper_check import on_paper
-from powerstep_repro.tables.statistics import overall
-from powerstep_repro.tables.verdicts import JUDGES, Judgement, majority
 
 
 def judge_all(evidence: Evidence) -> list[Judgement]:

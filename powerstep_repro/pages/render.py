@@ -5,7 +5,8 @@ import io
 import os
 from pathlib import Path
 
-from powerstep_repro.tables.model import LONG, NOTHING, Entry, Table
+from powerstep_repro.evidence.words import NOTHING
+from powerstep_repro.pages.model import LONG, Entry, Table
 
 _TEX = {
     "\\": r"\textbackslash{}",

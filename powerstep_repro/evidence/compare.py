@@ -5,10 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from powerstep_repro.evidence import Cell
-from powerstep_repro.paper.assumed import COLLAPSE_NATS
-from powerstep_repro.paper.claims import MARGIN
-from powerstep_repro.tables.model import NOTHING, signed
-from powerstep_repro.tables.statistics import (
+from powerstep_repro.evidence.statistics import (
     INCONCLUSIVE,
     NOT_REPRODUCED,
     NOT_RUN,
@@ -19,6 +16,9 @@ from powerstep_repro.tables.statistics import (
     parity,
     same_side,
 )
+from powerstep_repro.evidence.words import NOTHING, signed
+from powerstep_repro.paper.assumed import COLLAPSE_NATS
+from powerstep_repro.paper.claims import MARGIN
 
 #: What the remark of a gap means.
 MIXED = (

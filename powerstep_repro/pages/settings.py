@@ -5,9 +5,10 @@ from typing import Any
 from powerstep_repro.config import compose
 from powerstep_repro.evidence import Evidence, rate_label, sized_label
 from powerstep_repro.evidence.cells import scaled_to
+from powerstep_repro.evidence.statistics import NOT_RUN
+from powerstep_repro.evidence.words import NO_VERDICT, NOTHING
+from powerstep_repro.pages.model import Table, plain
 from powerstep_repro.paper import MODELS, TABLES, value
-from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Table, plain
-from powerstep_repro.tables.statistics import NOT_RUN
 
 _HEADS = {
     "batch": "Batch size",

@@ -8,12 +8,12 @@ import pandas as pd
 from powerstep_repro.config import canonical, matching_view
 from powerstep_repro.evidence import Evidence, rate_label
 from powerstep_repro.evidence.cells import final_of
+from powerstep_repro.evidence.labels import codes_of
+from powerstep_repro.evidence.statistics import Final, Gap, paired_gap
 from powerstep_repro.paper import Departure, model_label
 from powerstep_repro.runs import Loaded
 from powerstep_repro.runs.files import read_json
 from powerstep_repro.runs.loading import DAMAGED
-from powerstep_repro.tables.losses import codes_of
-from powerstep_repro.tables.statistics import Final, Gap, paired_gap
 
 
 @dataclass(frozen=True)

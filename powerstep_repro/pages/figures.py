@@ -22,11 +22,11 @@ from powerstep_repro.evidence import (
     size_label,
 )
 from powerstep_repro.evidence.cells import OTHER_DATA
-from powerstep_repro.figures import panels, style
-from powerstep_repro.figures.curves import Curve, read_curve
+from powerstep_repro.evidence.statistics import NOT_RUN
+from powerstep_repro.pages import panels, style
+from powerstep_repro.pages.panels import Curve, read_curve
 from powerstep_repro.paper import FIGURES, MODELS, optimizer_label
 from powerstep_repro.paper.assumed import SPT_BETAS
-from powerstep_repro.tables.statistics import NOT_RUN
 
 PLUMBING = "PLUMBING CHECK, NO EVIDENCE"
 

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from powerstep_repro.evidence import Cell, Evidence, Source, rate_label, size_label
-from powerstep_repro.memory import paper_counts
-from powerstep_repro.paper import Claim, model_label, optimizer_label, value
-from powerstep_repro.paper.claims import Side
-from powerstep_repro.tables.compare import (
+from powerstep_repro.evidence.compare import (
     collapsed,
     gap_of,
     gap_words,
@@ -21,9 +18,9 @@ from powerstep_repro.tables.compare import (
     judge_order,
     judge_parity,
 )
-from powerstep_repro.tables.losses import variant_label
-from powerstep_repro.tables.model import signed
-from powerstep_repro.tables.statistics import (
+from powerstep_repro.evidence.labels import variant_label
+from powerstep_repro.evidence.memory import paper_counts
+from powerstep_repro.evidence.statistics import (
     ELSEWHERE,
     INCONCLUSIVE,
     NOT_REPRODUCED,
@@ -32,6 +29,9 @@ from powerstep_repro.tables.statistics import (
     overall,
     slope,
 )
+from powerstep_repro.evidence.words import signed
+from powerstep_repro.paper import Claim, model_label, optimizer_label, value
+from powerstep_repro.paper.claims import Side
 
 
 @dataclass(frozen=True)

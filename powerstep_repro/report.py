@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from powerstep_repro.errors import exit_on_user_error
-from powerstep_repro.evidence.arguments import parse, writing
-from powerstep_repro.figures import style
-from powerstep_repro.figures.catalogue import CATALOGUE as FIGURES
-from powerstep_repro.figures.catalogue import draw
-from powerstep_repro.report.document import document, drawable
-from powerstep_repro.report.page import html
-from powerstep_repro.tables.catalogue import CATALOGUE as TABLES
-from powerstep_repro.tables.render import write_text
+from powerstep_repro.pages import style
+from powerstep_repro.pages.arguments import parse, writing
+from powerstep_repro.pages.figures import CATALOGUE as FIGURES
+from powerstep_repro.pages.figures import draw
+from powerstep_repro.pages.html import html
+from powerstep_repro.pages.render import write_text
+from powerstep_repro.pages.report import document, drawable
+from powerstep_repro.pages.tables import CATALOGUE as TABLES
 
 
 def main(argv: Sequence[str] | None = None) -> int:

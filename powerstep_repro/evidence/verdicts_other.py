@@ -4,12 +4,10 @@ import numpy as np
 import pandas as pd
 
 from powerstep_repro.evidence import Cell, Evidence, rate_label, sized_label, where_it_ran
-from powerstep_repro.figures.curves import read_strand
-from powerstep_repro.memory import state_bytes_per_param
-from powerstep_repro.paper import Claim, model_label, optimizer_label
-from powerstep_repro.tables.beyond import judge_tuned, tuned_cells
-from powerstep_repro.tables.compare import gap_of, gap_words
-from powerstep_repro.tables.statistics import (
+from powerstep_repro.evidence.compare import gap_of, gap_words
+from powerstep_repro.evidence.curves import read_strand
+from powerstep_repro.evidence.memory import state_bytes_per_param
+from powerstep_repro.evidence.statistics import (
     INCONCLUSIVE,
     NOT_REPRODUCED,
     NOT_RUN,
@@ -17,7 +15,9 @@ from powerstep_repro.tables.statistics import (
     interval,
     order,
 )
-from powerstep_repro.tables.verdicts import Item, at_full_size, judge, pairs
+from powerstep_repro.evidence.tuned import judge_tuned, tuned_cells
+from powerstep_repro.evidence.verdicts import Item, at_full_size, judge, pairs
+from powerstep_repro.paper import Claim, model_label, optimizer_label
 from powerstep_repro.utilisation import settled
 
 

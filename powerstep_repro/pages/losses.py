@@ -1,7 +1,6 @@
 """The three tables of validation losses: the paper's layout, each cell beside the paper's own."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from powerstep_repro.evidence import (
     Cell,
@@ -12,9 +11,7 @@ from powerstep_repro.evidence import (
     rate_label,
     size_label,
 )
-from powerstep_repro.paper import TABLES, model_label, optimizer_label, value
-from powerstep_repro.paper.claims import MARGIN
-from powerstep_repro.tables.compare import (
+from powerstep_repro.evidence.compare import (
     MIXED,
     clear_best,
     gap_of,
@@ -23,32 +20,15 @@ from powerstep_repro.tables.compare import (
     judge_cell,
     judge_collapse,
 )
-from powerstep_repro.tables.model import NO_VERDICT, NOTHING, Entry, Table, plain, signed
-from powerstep_repro.tables.statistics import ELSEWHERE, INCONCLUSIVE, Gap
+from powerstep_repro.evidence.labels import variant, variant_label
+from powerstep_repro.evidence.statistics import ELSEWHERE, INCONCLUSIVE, Gap
+from powerstep_repro.evidence.words import NO_VERDICT, NOTHING, signed
+from powerstep_repro.pages.model import Entry, Table, plain
+from powerstep_repro.paper import TABLES, model_label, value
+from powerstep_repro.paper.claims import MARGIN
 
 #: What the paper says in the place of a number.
 COLLAPSES = "collapses"
-
-
-def codes_of(optimizer: Mapping[str, Any]) -> dict[str, str]:
-    """Return the code of a quantized state, under "", or each moment's where one has its own."""
-    code, m, v = (optimizer.get(key) for key in ("code", "code_m", "code_v"))
-    if m or v:
-        return {"m": m or code, "v": v or code}
-    return {"": code} if code else {}
-
-
-def variant(cell: Cell) -> str:
-    """Name a cell's optimizer with its code, where it has one that is not the default."""
-    codes = codes_of(cell.config["optimizer"])
-    words = " ".join(f"{moment}={code}" if moment else code for moment, code in codes.items())
-    return cell.optimizer if words in ("", "dynamic") else f"{cell.optimizer} {words}"
-
-
-def variant_label(cell: Cell) -> str:
-    """Write ``variant`` for people."""
-    name = variant(cell)
-    return optimizer_label(cell.optimizer) + name.removeprefix(cell.optimizer)
 
 
 def paper_cell(name: str, cell: Cell) -> tuple[float | None, str]:

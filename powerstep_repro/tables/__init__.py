@@ -1,1 +1,0 @@
-"""One function per table: from loaded runs to rows, each beside the paper's own number."""
