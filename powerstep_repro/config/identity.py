@@ -24,6 +24,8 @@ NOT_IDENTITY = frozenset(
         "keep_checkpoints",
     }
 )
+# Keys that came later, with what runs before them had: left out at that value.
+LATER = {"optimizer": {"whole_blocks": False}}
 # Defaults that a model's file carries for top-level keys, which alone count.
 MODEL_DEFAULTS = frozenset({"lr", "batch", "context", "steps", "micro_batch", "tokenizer"})
 
@@ -41,6 +43,11 @@ def identity_view(config: dict[str, Any]) -> dict[str, Any]:
     view = {key: value for key, value in config.items() if key not in NOT_IDENTITY}
     if "model" in view:
         view["model"] = {k: v for k, v in view["model"].items() if k not in MODEL_DEFAULTS}
+    for section, defaults in LATER.items():
+        if section in view:
+            view[section] = {
+                k: v for k, v in view[section].items() if k not in defaults or v != defaults[k]
+            }
     data = config.get("data", {})
     if data.get("hash"):
         view["data"] = {"hash": data["hash"]}

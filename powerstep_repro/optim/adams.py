@@ -1,20 +1,19 @@
 """AdamS: Adam with the momentum in place of the second moment (Zhang et al. 2025), two ways."""
 
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.functional import bias_correction, descend, foreach_descend
-from powerstep_repro.optim.fused import Moment, fused_step
+from powerstep_repro.optim.fused import Kernel
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Interval, Pair
-from powerstep_repro.optim.tensors import step_counter, zeros_like_state
 
 
-@register("adams", bytes_per_param=4)
+@register("adams")
 class AdamS(BaseOptimizer):
     """AdamS: normalised by the root of the old momentum's and the gradient's weighted squares.
 
@@ -31,29 +30,14 @@ class AdamS(BaseOptimizer):
     """
 
     rules: ClassVar = {"betas": Pair(Interval("[0, 1)")), "eps": Interval("[0, inf)")}
+    kernel = Kernel("adams", lambda hyper: hyper["betas"])
 
     def __init__(
-        self,
-        params: Iterable,
-        lr: float | Tensor = 1e-3,
-        *,
-        betas: tuple[float, float] = (0.9, 0.95),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
+        self, params: ParamsT, lr: float | Tensor = 1e-3, *,
+        betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.0,
         implementation: str = "auto",
-    ):
-        super().__init__(
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            implementation=implementation,
-        )
-
-    def init_state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-        """m_0 = 0."""
-        return {"momentum": zeros_like_state(p)}
+    ) -> None:  # fmt: skip
+        super().__init__(params, locals())
 
     @staticmethod
     def update(p, g, momentum, *, lr, betas, eps, weight_decay):
@@ -77,18 +61,12 @@ class AdamS(BaseOptimizer):
         torch._foreach_add_(nu, eps)
         foreach_descend(p, torch._foreach_div(momentum, nu), lr, weight_decay)
 
-    def fused_update(self, p, g, momentum, *, betas, **options):
-        """``update`` over lists of tensors in one kernel launch."""
-        fused_step(self, "adams", p, g, Moment(momentum), coefficients=betas, **options)
 
-
-@register("adams_released", bytes_per_param=4)
+@register("adams_released")
 class AdamSReleased(AdamS):
     """AdamS as in the authors' code: the new momentum in ν, and both averages bias-corrected."""
 
-    def init_state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-        """m_0 = 0, t = 0."""
-        return {"momentum": zeros_like_state(p), "step": step_counter(p)}
+    counts = True
 
     @staticmethod
     def update(p, g, momentum, step, *, lr, betas, eps, weight_decay):

@@ -1,27 +1,27 @@
 """AdamW: torch's own, under this package's names for its settings."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
-from powerstep_repro.optim.dispatch import IMPLEMENTATIONS
+from powerstep_repro.optim.base import IMPLEMENTATIONS
 from powerstep_repro.optim.registry import register
-from powerstep_repro.optim.rules import Choice, Interval, LearningRate, Pair
+from powerstep_repro.optim.rules import Interval, LearningRate, Pair, Rule
 
-RULES = {
+RULES: dict[str, Rule] = {
     "lr": LearningRate(),
     "betas": Pair(Interval("[0, 1)")),
     "eps": Interval("[0, inf)"),
     "weight_decay": Interval("[0, inf)"),
-    "implementation": Choice(IMPLEMENTATIONS),
+    "implementation": IMPLEMENTATIONS,
 }
 
 
 @register("adamw", bytes_per_param=8)
 def adamw(
-    params: Iterable,
+    params: ParamsT,
     lr: float | Tensor = 1e-3,
     *,
     betas: tuple[float, float] = (0.9, 0.95),
@@ -42,7 +42,7 @@ def adamw(
         implementation: "reference" (torch's per-tensor loop), "foreach", "fused", or "auto": fused
             if all parameters are on CUDA devices, torch's own choice elsewhere.
     """
-    values = {
+    values: dict[str, Any] = {
         "lr": lr,
         "betas": betas,
         "eps": eps,
@@ -50,14 +50,14 @@ def adamw(
         "implementation": implementation,
     }
     values = {name: RULES[name](name, value) for name, value in values.items()}
-    params = list(params)
-    flags = {
-        "auto": {"fused": True} if _all_on_cuda(params) else {},
+    listed: list[Any] = list(params)
+    flags: dict[str, dict[str, Any]] = {
+        "auto": {"fused": True} if _all_on_cuda(listed) else {},
         "reference": {"foreach": False, "fused": False},
         "foreach": {"foreach": True},
         "fused": {"fused": True},
     }
-    return torch.optim.AdamW(params, **flags[values.pop("implementation")], **values)
+    return torch.optim.AdamW(listed, **flags[values.pop("implementation")], **values)
 
 
 def _all_on_cuda(params: list[Any]) -> bool:

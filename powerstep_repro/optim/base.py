@@ -1,38 +1,43 @@
 """The thin optimizer class around a pure update rule.
 
-A subclass gives its hyperparameters' ``rules``, the state a parameter starts with
-(``init_state``) and the rule itself (``update``): a pure function, in place on flat tensors of
-the arithmetic's dtype. Everything else is the same for all of them and lives here: validation,
-refusals, closures, precision, layouts, checkpoints, and the choice of an implementation.
+A rule is a file: a subclass that names its hyperparameters' ``rules`` and the ``moments`` it keeps,
+and has one function, in place on float32 tensors (float64 for float64 parameters)::
 
-Three functions of a subclass are called with the same names::
+    update(p, g, **moments, **hyperparameters)            # one parameter; the oracle
+    foreach_update(ps, gs, **moments, **hyperparameters)  # lists of all of these; optional
 
-    update(p, g, **state, **hyperparameters)            # tensors; the oracle
-    foreach_update(ps, gs, **states, **hyperparameters)  # lists of such tensors
-    fused_update(ps, gs, **states, **hyperparameters)    # lists; the tensors as they are
-
-The first two see one-dimensional contiguous tensors of dtype float32 (float64 for float64
-parameters), state included; ``fused_update`` sees parameters and gradients of any dtype, shape
-and stride, and contiguous state. States come under the names that ``init_state`` gave them.
-``foreach_update`` and ``fused_update`` are optional.
+Everything else is the same for all and lives here: validation, refusals, closures, precision, 8-bit
+moments, shards, checkpoints, and the choice of an implementation.
 """
 
-import math
-from collections.abc import Callable, Iterable
-from functools import partial
-from itertools import chain
-from operator import is_, itemgetter
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
-from powerstep_repro.optim import compiled
-from powerstep_repro.optim.bundles import bundle_limit, bundles
-from powerstep_repro.optim.dispatch import IMPLEMENTATIONS, implementation
-from powerstep_repro.optim.rules import Choice, Interval, LearningRate, refuse_misspelt
-from powerstep_repro.optim.shielding import check_size, fitted, no_state, shielded, unshielded
-from powerstep_repro.optim.tensors import local, math_dtype
+from powerstep_repro.optim import fused
+from powerstep_repro.optim.quantize import block_code, dequantize, quantize, zero_blocks
+from powerstep_repro.optim.rules import Choice, Interval, LearningRate, Rule, flag
+from powerstep_repro.optim.sharded import has_whole_rows, is_sharded, local, local_grad, whole
+
+IMPLEMENTATIONS = Choice(("auto", "reference", "foreach", "fused"))
+# Hyperparameters that say how moments are stored; an update does not see them.
+STORAGE = ("block_size", "code", "code_m", "code_v", "whole_blocks")
+# Elements that the list form takes at a time: on a CPU so many that its passes hit the cache;
+# elsewhere the temporaries of a step stay below half a GiB, however large the model.
+CPU_BUNDLE, DEVICE_BUNDLE = 1 << 18, 1 << 26
+
+
+class Batch(NamedTuple):
+    """Parameters of one group that are stepped together."""
+
+    group: dict[str, Any]
+    params: list[Tensor]
+    quantized: bool
+    dtype: torch.dtype  # of the arithmetic
+    taken: str  # "reference", "foreach" or "fused"
 
 
 class BaseOptimizer(torch.optim.Optimizer):
@@ -43,72 +48,84 @@ class BaseOptimizer(torch.optim.Optimizer):
     - ``step`` refuses before it changes anything, leaves ``p.grad`` as it found it, and never
       waits for the device.
     - Arithmetic and state are float32 for float32, bfloat16 and float16 parameters, float64 for
-      float64 ones; quantized state has float32 scales.
+      float64 ones; 8-bit moments have float32 scales.
     - A parameter's state is made at its first gradient, with a step counter of its own.
     - A parameter listed twice in a group (tied weights) is stepped once.
-    - ``fused`` is a kernel on a GPU and a loop compiled at the first step on the CPU;
-      ``auto`` takes the kernel where there is one, else ``foreach``: it never compiles.
+    - ``fused`` is a kernel on a GPU; ``auto`` takes it where there is one, else ``foreach``.
     - A fused kernel works under ``torch.amp.GradScaler`` without a host sync: gradients are divided
       by the attribute ``grad_scale``, and a step at which ``found_inf`` is not 0 changes nothing,
       counters included. Other steps refuse ``found_inf``.
-    - A hyperparameter that is written into ``param_groups`` is checked at the next step (unless
-      that is compiled as a whole by ``torch.compile``), a rate on a device by its shape alone.
-    - ``load_state_dict`` keeps every bit of the state. Hyperparameters come from the
-      checkpoint, as in torch; one that the checkpoint does not know keeps its present value.
-      ``implementation`` is no property of the run: the present one stays.
+    - State of a sharded parameter (DTensor) lies as the parameter lies, and a step has the numbers
+      of one process. A group with ``quantized=False`` keeps its moments in float32.
+    - Hyperparameters are checked in the constructor and in ``add_param_group``.
 
     Args:
         params: Parameters or groups of them, as torch takes them.
-        defaults: Every hyperparameter by name, ``implementation`` among them.
+        hyperparameters: Every hyperparameter by name, ``implementation`` among them; other names
+            are left out, so that a constructor may hand over its ``locals()``.
 
     Raises:
-        ValueError: A hyperparameter out of range, an integer or complex parameter, or ``fused``
-            where there is no fused step.
+        ValueError: A hyperparameter out of range, an integer or complex parameter, ``fused`` where
+            there is no fused step, or a shard that would cut a block of 8-bit state.
     """
 
-    rules: ClassVar[dict[str, Callable[[str, Any], Any]]] = {
+    rules: ClassVar[dict[str, Rule]] = {
         "lr": LearningRate(),
         "weight_decay": Interval("[0, inf)"),
+        "implementation": IMPLEMENTATIONS,
     }
-    layout: ClassVar[frozenset[str]] = frozenset()  # hyperparameters that say how to read a state
-    foreach_update: ClassVar[Callable | None] = None
-    fused_update: ClassVar[Callable | None] = None
+    moments: ClassVar[dict[str, bool]] = {"momentum": True}  # names; whether they have a sign
+    counts: ClassVar[bool] = False  # whether ``update`` takes ``step``, the number of the step
+    quantized: ClassVar[bool] = False  # whether moments are stored in 8 bits
+    update: ClassVar[Callable[..., None]]
+    foreach_update: ClassVar[Callable[..., None] | None] = None
+    kernel: ClassVar[fused.Kernel | None] = None
 
-    def __init_subclass__(cls, **kwargs: Any):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.rules = BaseOptimizer.rules | cls.rules
-        cls._watched = (*(name for name in cls.rules if name != "lr"), "implementation")
-        cls._values = itemgetter(*cls._watched)
-        cls._layout_names = tuple(name for name in cls.rules if name in cls.layout)
+        inherited: dict[str, Rule] = super(cls, cls).rules
+        cls.rules = inherited | cls.rules
         if "update" in cls.__dict__:
             # A subclass with a rule of its own must not inherit its parent's fast paths.
-            for name in ("foreach_update", "fused_update"):
+            for name in ("foreach_update", "kernel"):
                 if name not in cls.__dict__:
                     setattr(cls, name, None)
 
-    def __init__(self, params: Iterable, **defaults: Any):
-        self._seen: dict[int, tuple] = {}  # by group: the values that were checked last
-        self._layouts: dict[int, tuple] = {}  # by group: how the states that it has are to be read
-        self._sizes: dict[int, list[int]] = {}  # by group: elements of its tensors at the last step
-        # Checked here too: torch reads the defaults only when there is a group to fill.
-        super().__init__(params, self._checked(defaults))
+    def __init__(self, params: ParamsT, hyperparameters: dict[str, Any]) -> None:
+        defaults = {name: rule(name, hyperparameters[name]) for name, rule in self.rules.items()}
+        super().__init__(params, defaults)
 
     def init_state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the state of ``p`` before its first step; a ``step`` entry counts by itself."""
-        raise NotImplementedError
+        """Return the state of ``p`` before its first step.
 
-    @staticmethod
-    def update(p: Tensor, g: Tensor, **state_and_hyperparameters: Any) -> None:
-        """Apply the update rule to one tensor, in place on ``p`` and the state."""
-        raise NotImplementedError
+        Each moment is zeros of the shape of ``p``, or ``NAME_codes`` of that shape and
+        ``NAME_scales``, one a block; laid out as ``p`` is if that is sharded.
+        """
+        state: dict[str, Tensor] = {}
+        for name in self.moments:
+            if self._quantizes(p, group):
+                codes, scales = zero_blocks(p, self._code(name, group), group["block_size"])
+                state[f"{name}_codes"], state[f"{name}_scales"] = codes, scales
+            else:
+                like = torch.contiguous_format
+                state[name] = torch.zeros_like(p, dtype=math_dtype(p), memory_format=like)
+        if self.counts:  # on the device, where reading it costs no sync
+            state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+        return state
+
+    @classmethod
+    def bytes_per_param(cls, hyperparameters: dict[str, Any]) -> float:
+        """Return the bytes of state a float32 parameter, in whole blocks, by arithmetic."""
+        each = 1 + 4 / hyperparameters["block_size"] if cls.quantized else 4
+        return float(len(cls.moments) * each)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; its own hyperparameters are checked like the constructor's.
-
-        Other keys are the user's own, as in torch, unless one looks like a misspelt hyperparameter.
-        """
-        group = self._checked({**self.defaults, **param_group})
-        self._refuse_misspelt(param_group)
+        """Add a group; its own hyperparameters are checked like the constructor's."""
+        group = {**self.defaults, **param_group}
+        for name, rule in self.rules.items():
+            group[name] = rule(name, group[name])
+        if self.quantized:
+            group["quantized"] = flag("quantized", group.get("quantized", True))
         params = group["params"]
         if isinstance(params, Tensor):
             params = [params]
@@ -118,268 +135,330 @@ class BaseOptimizer(torch.optim.Optimizer):
         unique = {id(p[1] if isinstance(p, tuple) else p): p for p in params}
         group["params"] = list(unique.values())
         for p in group["params"]:
-            tensor = p[1] if isinstance(p, tuple) else p
-            if isinstance(tensor, Tensor):
-                if not tensor.is_floating_point():
-                    what = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            p = p[1] if isinstance(p, tuple) else p
+            if isinstance(p, Tensor):
+                if not p.is_floating_point():
+                    what = f"{p.dtype} of shape {tuple(p.shape)}"
                     name = type(self).__name__
                     raise ValueError(f"{name} takes floating-point parameters, not {what}")
-                implementation(type(self), group, tensor.device, math_dtype(tensor))
+                self._batch(group, p)
+                if is_sharded(p):
+                    self.init_state(p, group)  # refuses a block that a shard would cut
         super().add_param_group(group)
-        for kept in (self._seen, self._layouts, self._sizes):
-            kept.pop(id(group), None)  # another group's, which is gone
 
+    @torch._disable_dynamo
     @torch.no_grad()
-    def step(
-        self, closure: Callable[[], Any] | None = None, *, grad_factor: Tensor | None = None
+    def step(  # type: ignore[override]
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        grad_factor: Tensor | float | None = None,
     ) -> Any:
         """Perform one update.
 
         Args:
             closure: Re-evaluates the model and returns the loss, under enabled gradients.
-            grad_factor: One number, as a tensor, that gradients are multiplied by as they are
-                read, e.g. what clipping by norm comes to: it spares a pass over the gradients.
+            grad_factor: One number that gradients are multiplied by as they are read, e.g. what
+                clipping by norm comes to: it spares a pass over the gradients.
 
         Returns:
             What the closure returned, else None.
 
         Raises:
-            ValueError: A sparse or complex gradient, a hyperparameter that was set out of range,
-                a state of another size than its parameter has now, several gradient factors, or
-                ``found_inf`` for a step that is not a fused kernel's; no parameter has been changed
-                then.
+            ValueError: A sparse or complex gradient, a state of another size than its parameter
+                has now, a ``grad_factor`` that is not one number, or ``found_inf`` for a step that
+                is not a fused kernel's; no parameter has been changed then.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         # All that can be refused is refused here, before the first change.
-        if not torch.compiler.is_compiling():
-            self._check_changes()
-        work = [
-            (group, batch, implementation(type(self), group, device, dtype))
-            for group in self.param_groups
-            for (device, dtype), batch in self._batches(group).items()
-        ]
+        batches = [batch for group in self.param_groups for batch in self._batches(group)]
+        factor = _one_number(grad_factor)
         # torch.amp.GradScaler sets these two for the time of a step.
         grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if grad_scale is not None:
-            factor = grad_scale.reciprocal()  # exact for powers of two
-            grad_factor = factor if grad_factor is None else grad_factor * factor
-        if grad_factor is not None and grad_factor.numel() != 1:
-            shape = tuple(grad_factor.shape)
-            raise ValueError(f"grad_factor must be one number, not a tensor of shape {shape}")
-        for group, _, taken in work:
-            if found_inf is not None and taken != "fused":
+            inverse = grad_scale.reciprocal()  # exact for powers of two
+            factor = inverse if factor is None else factor * inverse
+        for batch in batches:
+            if found_inf is not None and batch.taken != "fused":
                 raise ValueError(
                     f"found_inf is set, but {type(self).__name__} with implementation="
-                    f"{group['implementation']!r} takes {taken} steps here, and only a "
+                    f"{batch.group['implementation']!r} takes {batch.taken} steps here, and only a "
                     "fused kernel's can be left out by a flag on the device"
                 )
-        for group, params, taken in work:
-            states = [self.state[p] for p in params]
-            for p, state in zip(params, states, strict=True):
-                if not state:
-                    state.update(self.init_state(p, group))
-            self._step_batch(group, params, states, taken, grad_factor, found_inf)
+        for batch in batches:
+            for p in batch.params:
+                if next(iter(self._names(batch.quantized))) not in self.state[p]:
+                    self.state[p].update(self.init_state(p, batch.group))
+        for batch in batches:
+            self._step_batch(batch, factor, found_inf)
         return loss
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Whether ``found_inf`` is honoured, as torch names it: if every step is fused."""
-        kinds = {
-            (index, p.device, math_dtype(p))
-            for index, group in enumerate(self.param_groups)
-            for p in group["params"]
-        }
-        return all(
-            implementation(type(self), self.param_groups[index], device, dtype) == "fused"
-            for index, device, dtype in kinds
-        )
+        groups = self.param_groups
+        return all(self._batch(g, p).taken == "fused" for g in groups for p in g["params"])
 
-    def _batches(
-        self, group: dict[str, Any]
-    ) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:
-        """Return the parameters to step by device and arithmetic; ValueError for a bad gradient."""
-        batches: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-        sizes = []
+    def _names(self, quantized: bool) -> Iterator[str]:
+        """Yield the names of a parameter's moments in its state."""
+        for name in self.moments:
+            yield from (f"{name}_codes", f"{name}_scales") if quantized else (name,)
+
+    def _quantizes(self, p: Tensor, group: dict[str, Any]) -> bool:
+        """Say whether moments of ``p`` are stored in 8 bits."""
+        if not (self.quantized and group["quantized"]):
+            return False
+        return not group["whole_blocks"] or has_whole_rows(p, group["block_size"])
+
+    def _code(self, moment: str, group: dict[str, Any]) -> Any:
+        return block_code(self._code_name(moment, group), signed=self.moments[moment])
+
+    def _code_name(self, moment: str, group: dict[str, Any]) -> str:
+        return group.get(f"code_{moment}") or group["code"]
+
+    def _batch(self, group: dict[str, Any], p: Tensor) -> Batch:
+        """Return the empty batch that ``p`` belongs to; ValueError for ``fused`` without one."""
+        quantized, dtype = self._quantizes(p, group), math_dtype(p)
+        taken = group["implementation"]
+        if taken in ("auto", "fused"):
+            block_size = group["block_size"] if quantized else fused.BLOCK_SIZES[0]
+            there = self.kernel is not None and fused.available(p.device, dtype, block_size)
+            if taken == "auto":
+                taken = "fused" if there and p.device.type != "cpu" else "foreach"
+            elif not there:
+                blocks = f" with block_size={block_size}" if quantized else ""
+                raise ValueError(
+                    f"implementation='fused' is a kernel for GPUs, and not available for "
+                    f"{type(self).__name__}{blocks} and {dtype} arithmetic on {p.device}; "
+                    "use auto, foreach or reference"
+                )
+        return Batch(group, [], quantized, dtype, taken)
+
+    def _batches(self, group: dict[str, Any]) -> list[Batch]:
+        """Return the parameters to step, put together; ValueError for a bad gradient or state."""
+        batches: dict[tuple, Batch] = {}
+        name = type(self).__name__
         for p in group["params"]:
             g = p.grad
-            sizes.append(0 if g is None else p.numel())
-            if g is None:
+            if g is None or p.numel() == 0:
                 continue
-            kind = "complex" if g.is_complex() else g.layout
-            if kind != torch.strided:
+            if g.is_complex() or g.layout != torch.strided:
+                kind = "complex" if g.is_complex() else g.layout
                 shape = tuple(g.shape)
+                raise ValueError(f"{name} takes dense real gradients, not {kind} of shape {shape}")
+            quantized = self._quantizes(p, group)
+            key = (p.device, math_dtype(p), quantized)
+            if key not in batches:
+                batches[key] = self._batch(group, p)
+            batches[key].params.append(p)
+            # A tensor that was put into ``p.data`` can be larger than the state, and a kernel would
+            # write beyond its end.
+            held = self.state[p].get(next(self._names(quantized))) if p in self.state else None
+            if held is not None and local(held).numel() != local(p).numel():
                 raise ValueError(
-                    f"{type(self).__name__} takes dense real gradients, not {kind} of shape {shape}"
+                    f"{name} keeps a state of {held.numel():,} elements for a parameter that now "
+                    f"has {p.numel():,} (shape {tuple(p.shape)}): delete its entry in "
+                    "optimizer.state, or make a new optimizer"
                 )
-            if sizes[-1]:
-                batches.setdefault((p.device, math_dtype(p)), []).append(p)
-        # A tensor that was put into ``p.data`` can be larger than the state, and a kernel would
-        # write beyond its end. To compare sizes with the last step's costs next to nothing.
-        if not torch.compiler.is_compiling() and sizes != self._sizes.get(id(group)):
-            for p in chain.from_iterable(batches.values()):
-                if p in self.state:
-                    check_size(self.state[p], local(p), type(self).__name__)
-            self._sizes[id(group)] = sizes
-        return batches
+        return list(batches.values())
 
-    def _step_batch(
-        self,
-        group: dict[str, Any],
-        params: list[Tensor],
-        states: list[dict[str, Tensor]],
-        taken: str,
-        grad_factor: Tensor | None,
-        found_inf: Tensor | None,
-    ) -> None:
-        hyper = {name: group[name] for name in self.rules}
+    def _step_batch(self, batch: Batch, factor: Tensor | None, found_inf: Tensor | None) -> None:
+        group, device = batch.group, batch.params[0].device
+        params = [local(p) for p in batch.params]
+        grads = [local_grad(p) for p in batch.params]
+        names = list(self._names(batch.quantized))
+        states = [{n: local(self.state[p][n]) for n in names} for p in batch.params]
+        hyper = {name: group[name] for name in self.rules if name not in STORAGE}
+        del hyper["implementation"]
         if isinstance(hyper["lr"], Tensor):
-            hyper["lr"] = hyper["lr"].to(params[0].device, non_blocking=True).reshape(())
-        by_name = {name: [local(state[name]) for state in states] for name in states[0]}
-        grads = [local(p.grad) for p in params]
-        params = [local(p) for p in params]
-        if grad_factor is not None:
-            grad_factor = grad_factor.to(params[0].device, non_blocking=True).reshape(())
-        if found_inf is not None:
-            found_inf = found_inf.to(params[0].device, non_blocking=True).reshape(()).float()
-            hyper["found_inf"] = found_inf
-        if "step" in by_name:
+            hyper["lr"] = _on(device, hyper["lr"])
+        factor, found_inf = _on(device, factor), _on(device, found_inf)
+        steps = []
+        if self.counts:
+            steps = [self.state[p]["step"] for p in batch.params]
             # One addend a counter: a single tensor for all would be read by the host.
-            counted = 1 if found_inf is None else [(found_inf == 0).float()] * len(params)
-            torch._foreach_add_(by_name["step"], counted)
-        if taken == "fused":
-            if grad_factor is not None:
-                hyper["grad_factor"] = grad_factor.float()
-            self.fused_update(params, grads, **by_name, **hyper)
+            done = 1 if found_inf is None else [(found_inf == 0).float()] * len(steps)
+            torch._foreach_add_(steps, done)
+        if batch.taken == "fused":
+            self._step_fused(batch, params, grads, states, steps, hyper, factor, found_inf)
             return
 
-        dtype = math_dtype(params[0])
-        flat_params = [p.detach().reshape(-1) for p in params]  # views, unless strided
-        flat_grads = [g.reshape(-1) for g in grads]
-        flat_states = [
-            {k: t if k == "step" else t.view(-1) for k, t in zip(by_name, parts, strict=True)}
-            for parts in zip(*by_name.values(), strict=True)
-        ]
-        flat = flat_params, flat_grads, flat_states
-        if taken == "compiled":
-            flat = compiled.step(self.foreach_update, *flat, dtype, grad_factor, hyper)
-        limit = None if taken == "reference" else bundle_limit(params[0].device)
-        cut = partial(self.cut_state, group=group)
-        for ps, gs, parts in bundles(*flat, cut, limit, group.get("block_size", 1)):
-            working = [p.to(dtype) for p in ps]  # the tensors themselves, unless of low precision
-            gs = [g.to(dtype) for g in gs]
-            if grad_factor is not None:
-                gs = torch._foreach_mul(gs, grad_factor)
-            if limit is not None and self.foreach_update is not None:
-                lists = {name: [part[name] for part in parts] for name in by_name}
-                self.foreach_update(working, gs, **lists, **hyper)
+        limit = CPU_BUNDLE if device.type == "cpu" else DEVICE_BUNDLE
+        for chosen in _bundles(params, 1 if batch.taken == "reference" else limit):
+            # The tensors themselves, unless of low precision.
+            ps = [params[i].to(batch.dtype) for i in chosen]
+            gs = [grads[i].to(batch.dtype) for i in chosen]
+            if factor is not None:
+                gs = torch._foreach_mul(gs, factor)
+            if batch.taken == "foreach" and self.foreach_update and not batch.quantized:
+                lists = {name: [states[i][name] for i in chosen] for name in names}
+                if self.counts:
+                    lists["step"] = [steps[i] for i in chosen]
+                type(self).foreach_update(ps, gs, **lists, **hyper)
             else:
-                for p, g, state in zip(working, gs, parts, strict=True):
-                    self.update(p, g, **state, **hyper)
-            for p, w in zip(ps, working, strict=True):
-                if p.dtype != dtype:
-                    p.copy_(w)
-        for p, flat in zip(params, flat_params, strict=True):
-            if not p.is_contiguous():
-                p.copy_(flat.view(p.shape))
+                for i, p, g in zip(chosen, ps, gs, strict=True):
+                    counter = {"step": steps[i]} if self.counts else {}
+                    self._update_one(batch, p, g, states[i], counter | hyper)
+            for i, p in zip(chosen, ps, strict=True):
+                if p is not params[i]:
+                    params[i].copy_(p)
 
-    def _check_changes(self) -> None:
-        """Check the hyperparameters that were written into the groups since the last step."""
-        for group in self.param_groups:
-            # Rates change at every step, so theirs is the one comparison.
-            try:
-                lr, values = group["lr"], self._values(group)
-            except KeyError as error:
-                raise ValueError(
-                    f"a parameter group of {type(self).__name__} lost its {error.args[0]!r}"
-                ) from None
-            if not (type(lr) is float and 0 <= lr < math.inf):
-                self.rules["lr"]("lr", lr)
-            seen = self._seen.get(id(group))
-            # By identity: comparing a tensor would read it.
-            if seen is not None and all(map(is_, values, seen)) and len(group) == seen[-1]:
-                continue
-            self._refuse_misspelt(group)
-            checked = self._checked(group)
-            held = self._layouts.get(id(group), self._layout(checked))
-            for name, value in zip(self._layout_names, held, strict=True):
-                if checked[name] != value:
-                    raise ValueError(
-                        f"{name} must stay {value!r} once a step was taken, not {checked[name]!r}: "
-                        "the state could not be read"
-                    )
-            group.update(checked)
-            self._seen[id(group)] = (*self._values(group), len(group))
-            self._layouts[id(group)] = self._layout(group)
+    def _update_one(self, batch: Batch, p: Tensor, g: Tensor, state: dict, hyper: dict) -> None:
+        """Step one tensor, its moments in full precision for as long as that takes."""
+        if not batch.quantized:
+            type(self).update(p, g, **state, **hyper)
+            return
+        size = batch.group["block_size"]
+        codes = {name: self._code(name, batch.group) for name in self.moments}
+        moments = {
+            name: dequantize(state[f"{name}_codes"], state[f"{name}_scales"], code, size)
+            for name, code in codes.items()
+        }
+        type(self).update(p, g, **moments, **hyper)
+        for name, code in codes.items():
+            new_codes, new_scales = quantize(moments[name], code, size)
+            state[f"{name}_codes"].copy_(new_codes)
+            scales = state[f"{name}_scales"]
+            scales.copy_(new_scales.view(scales.shape))
 
-    def cut_state(
-        self, state: dict[str, Tensor], start: int, length: int, group: dict[str, Any]
-    ) -> dict[str, Tensor]:
-        """Return the part of a flat state that goes with ``length`` elements from ``start``."""
-        return {k: s if k == "step" else s[start : start + length] for k, s in state.items()}
-
-    def _layout(self, group: dict[str, Any]) -> tuple:
-        return tuple(group[name] for name in self._layout_names)
-
-    def _refuse_misspelt(self, keys: Iterable[str]) -> None:
-        refuse_misspelt(keys, (*self.rules, "implementation"), type(self).__name__)
-
-    def _checked(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Return ``group`` with every hyperparameter checked and in its plain form."""
-        checked = {name: rule(name, group[name]) for name, rule in self.rules.items()}
-        rule = Choice(IMPLEMENTATIONS)
-        checked["implementation"] = rule("implementation", group["implementation"])
-        return {**group, **checked}
+    def _step_fused(
+        self, batch: Batch, params: list[Tensor], grads: list[Tensor], states: list[dict],
+        steps: list[Tensor], hyper: dict[str, Any], factor: Tensor | None, found_inf: Tensor | None,
+    ) -> None:  # fmt: skip
+        kept = [i for i, p in enumerate(params) if p.numel()]  # a shard may be empty
+        moments = []
+        for name in self.moments:
+            if batch.quantized:
+                code = self._code_name(name, batch.group)
+                codes, scales = f"{name}_codes", f"{name}_scales"
+                values = [states[i][codes] for i in kept]
+                moments.append(fused.Moment(values, [states[i][scales] for i in kept], code))
+            else:
+                moments.append(fused.Moment([states[i][name] for i in kept]))
+        if not kept or self.kernel is None:
+            return
+        fused.fused_step(
+            self, self.kernel.rule, [params[i] for i in kept], [grads[i] for i in kept], *moments,
+            lr=hyper["lr"], weight_decay=hyper["weight_decay"], eps=hyper.get("eps", 0.0),
+            coefficients=self.kernel.coefficients(hyper), steps=[steps[i] for i in kept if steps],
+            block_size=batch.group["block_size"] if batch.quantized else 128,
+            grad_factor=factor, found_inf=found_inf,
+        )  # fmt: skip
 
     @torch._disable_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, bit for bit.
+        """Load a state, bit for bit, whatever the parameters' dtype.
 
-        torch would cast every state tensor to its parameter's dtype, which ruins codes (int8)
-        and scales alike and cannot be undone afterwards. So tensors pass it in a wrapper.
+        Hyperparameters come from the checkpoint, as in torch; one that the checkpoint does not
+        know keeps its present value, and so does ``implementation``, no property of the run.
 
         Raises:
-            ValueError: The state is none, or another optimizer's as far as names tell (pbSGDM's
-                have PowerStep's), or of parameters of other shapes or another arithmetic, or a
-                hyperparameter is out of range; nothing has been changed then.
+            ValueError: It is another optimizer's state, or one of parameters of other shapes;
+                nothing has been changed then.
         """
-        name = type(self).__name__
-        if not isinstance(state_dict, dict):
-            raise no_state(state_dict, name)
-        own = self.rules.keys() - BaseOptimizer.rules.keys()
-        shield = self.register_load_state_dict_pre_hook(
-            lambda _, loaded: shielded(loaded, name, own)
-        )
+        if not (isinstance(state_dict, dict) and {"state", "param_groups"} <= state_dict.keys()):
+            keys = f" of {', '.join(map(str, state_dict))}" if isinstance(state_dict, dict) else ""
+            raise ValueError(
+                f"{type(self).__name__} loads what state_dict() returned, a dictionary of state "
+                f"and param_groups, not a {type(state_dict).__name__}{keys}"
+            )
+        loaded: dict[Any, dict[str, Any]] = {}
+
+        # torch would cast codes and scales to the parameter's dtype. So it loads the groups alone,
+        # and the state, as the hooks before left it, is put beside them for the hooks after.
+        def take(_: Any, given: dict[str, Any]) -> dict[str, Any]:
+            own = self.rules.keys() - BaseOptimizer.rules.keys()
+            groups = []
+            for present, saved in zip(self.param_groups, given["param_groups"], strict=False):
+                if own and own.isdisjoint(saved):
+                    raise ValueError(
+                        f"the loaded state is another optimizer's: a group has {', '.join(saved)}; "
+                        f"{type(self).__name__} has {', '.join(sorted(own))}"
+                    )
+                kept = {name: value for name, value in present.items() if name != "params"}
+                groups.append({**kept, **saved, "implementation": present["implementation"]})
+                for p, key in zip(present["params"], saved["params"], strict=False):
+                    if given["state"].get(key):
+                        loaded[p] = self._fitted(p, groups[-1], given["state"][key])
+            return {"state": {}, "param_groups": groups + given["param_groups"][len(groups) :]}
+
+        def put(_: Any) -> None:
+            self.state.update(loaded)
+
+        hooks = [
+            self.register_load_state_dict_pre_hook(take),
+            self.register_load_state_dict_post_hook(put, prepend=True),
+        ]
         try:
             super().load_state_dict(state_dict)
         finally:
-            shield.remove()
+            for hook in hooks:
+                hook.remove()
 
-    def _fit_states(self, group: dict[str, Any], states: dict[Tensor, dict[str, Any]]) -> None:
-        """Make states of the group's parameters look like ``init_state``'s, or refuse them."""
-        for index, p in enumerate(group["params"]):
-            if state := states.get(p):
-                # On the meta device a state is a shape and takes no memory.
-                wanted = self.init_state(local(p).detach().to("meta"), group)
-                of = f"parameter {index} of its group, of shape {tuple(p.shape)}"
-                states[p] = fitted(state, wanted, type(self).__name__, of)
+    def _fitted(self, p: Tensor, group: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy of a loaded state in the form of ``init_state``'s, or refuse it."""
+        fresh, name = self.init_state(p.detach(), group), type(self).__name__
+        if not fresh.keys() <= saved.keys():
+            raise ValueError(
+                f"the loaded state is another optimizer's: it holds {', '.join(map(str, saved))}; "
+                f"{name} keeps {', '.join(fresh)} for a parameter of shape {tuple(p.shape)}"
+            )
+        state = dict(saved)  # with the user's own keys, as they are
+        for key, like in fresh.items():
+            value = torch.as_tensor(saved[key], device=p.device).detach()
+            flat = value.ndim == 1 and not is_sharded(like)  # as 8-bit state once was
+            fits = value.shape == like.shape or (flat and value.numel() == like.numel())
+            exact = value.dtype == like.dtype or like.is_floating_point()
+            if not (fits and exact and is_sharded(value) == is_sharded(like)):
+                raise ValueError(
+                    f"the loaded state does not fit a parameter of shape {tuple(p.shape)}: {name} "
+                    f"keeps {key} as {_described(like)}, not {_described(value)}"
+                )
+            state[key] = like.copy_(value.view(like.shape))
+        return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for p, values in state["state"].items():
-            state["state"][p] = unshielded(values, p.device if isinstance(p, Tensor) else None)
-        if "param_groups" in self.__dict__:  # loading a checkpoint, not unpickling
-            for loaded, present in zip(state["param_groups"], self.param_groups, strict=True):
-                for key, value in present.items():
-                    loaded.setdefault(key, value)
-                loaded["implementation"] = present["implementation"]
-                loaded.update(self._checked(loaded))
-                self._fit_states(loaded, state["state"])
-        self._seen, self._sizes = {}, {}
-        super().__setstate__(state)
-        self._layouts = {
-            id(group): self._layout(group)
-            for group in self.param_groups
-            if any(self.state.get(p) for p in group["params"])
-        }
+
+def math_dtype(p: Tensor) -> torch.dtype:
+    """Return the dtype of arithmetic and state for ``p``: float64 for float64, else float32."""
+    return torch.float64 if p.dtype == torch.float64 else torch.float32
+
+
+def _one_number(factor: Any) -> Tensor | None:
+    """Return ``grad_factor`` as a tensor; ValueError if it is no real number."""
+    if factor is None:
+        return None
+    if isinstance(factor, Tensor):
+        if factor.numel() == 1 and factor.is_floating_point():
+            return whole(factor)
+        what = f"a {factor.dtype} tensor of shape {tuple(factor.shape)}"
+    elif isinstance(factor, int | float) and not isinstance(factor, bool):
+        return torch.full((), factor, dtype=torch.float32, device="cpu")
+    else:
+        what = repr(factor)
+    raise ValueError(f"grad_factor must be one real number or a tensor of one, not {what}")
+
+
+def _on(device: torch.device, number: Any) -> Any:
+    return None if number is None else number.to(device, non_blocking=True).reshape(())
+
+
+def _bundles(params: list[Tensor], limit: int) -> Iterator[list[int]]:
+    """Yield the indices of all tensors, in bundles of about ``limit`` elements, at least one."""
+    bundle: list[int] = []
+    room = limit
+    for i, p in enumerate(params):
+        if bundle and p.numel() > room:
+            yield bundle
+            bundle, room = [], limit
+        bundle.append(i)
+        room -= p.numel()
+    if bundle:
+        yield bundle
+
+
+def _described(t: Tensor) -> str:
+    how = "sharded " if is_sharded(t) else ""
+    return f"a {how}{t.dtype} tensor of shape {tuple(t.shape)}"

@@ -1,10 +1,10 @@
 """pbSGDM: momentum of signed powers (Zhou et al. 2021), as the paper describes and as released."""
 
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.functional import (
@@ -13,13 +13,12 @@ from powerstep_repro.optim.functional import (
     foreach_signed_power,
     signed_power,
 )
-from powerstep_repro.optim.fused import Moment, fused_step
+from powerstep_repro.optim.fused import Kernel
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Interval
-from powerstep_repro.optim.tensors import zeros_like_state
 
 
-@register("pbsgdm", bytes_per_param=4)
+@register("pbsgdm")
 class PbSGDM(BaseOptimizer):
     """pbSGDM: the power is taken of the gradient, before the momentum (paper, section 2.3).
 
@@ -36,29 +35,13 @@ class PbSGDM(BaseOptimizer):
     """
 
     rules: ClassVar = {"gamma": Interval("[0, 1)"), "beta": Interval("[0, 1]")}
+    kernel = Kernel("pbsgdm", lambda hyper: (hyper["gamma"], hyper["beta"]))
 
     def __init__(
-        self,
-        params: Iterable,
-        lr: float | Tensor = 1e-3,
-        *,
-        gamma: float = 0.9,
-        beta: float = 0.1,
-        weight_decay: float = 0.0,
-        implementation: str = "auto",
-    ):
-        super().__init__(
-            params,
-            lr=lr,
-            gamma=gamma,
-            beta=beta,
-            weight_decay=weight_decay,
-            implementation=implementation,
-        )
-
-    def init_state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-        """m_0 = 0."""
-        return {"momentum": zeros_like_state(p)}
+        self, params: ParamsT, lr: float | Tensor = 1e-3, *, gamma: float = 0.9, beta: float = 0.1,
+        weight_decay: float = 0.0, implementation: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(params, locals())
 
     @staticmethod
     def update(p, g, momentum, *, lr, gamma, beta, weight_decay):
@@ -73,12 +56,8 @@ class PbSGDM(BaseOptimizer):
         torch._foreach_add_(momentum, foreach_signed_power(g, beta))
         foreach_descend(p, momentum, lr, weight_decay)
 
-    def fused_update(self, p, g, momentum, *, gamma, beta, **options):
-        """``update`` over lists of tensors in one kernel launch."""
-        fused_step(self, "pbsgdm", p, g, Moment(momentum), coefficients=(gamma, beta), **options)
 
-
-@register("pbsgdm_released", bytes_per_param=4)
+@register("pbsgdm_released")
 class PbSGDMReleased(PbSGDM):
     """pbSGDM as in the authors' code: the decay ends up in the momentum.
 

@@ -11,6 +11,8 @@ The codes differ in the 255 or 256 values in [-1, 1] (signed) or [0, 1] (unsigne
 - dynamic: the map of Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022),
   seven decades with the more values the higher the decade. Error at most s/142 or s/284 at the
   top, but a relative precision that holds down to s·1e-6. The signed map has +1 but no -1.
+- released: the signed linear code for all values, as in the authors' code. Scales are raised by
+  1e-12 for coding (against 0/0) but not for reading back, and stored in the parameter's dtype.
 
 A block of zeros stays zero. A block that holds NaN or infinity is read back without a finite
 element, since its scale is not finite.
@@ -24,12 +26,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from powerstep_repro.optim.sharded import zero_scales
+
 
 class BlockCode(Protocol):
     """A map between [-1, 1] or [0, 1] and one byte."""
 
     dtype: torch.dtype  # of the stored codes
     zero: int  # the code of 0
+    added: float  # what a scale is raised by for coding
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the codes of the nearest values, as a tensor of any integer dtype."""
@@ -44,6 +49,7 @@ class LinearCode:
 
     levels: int
     dtype: torch.dtype
+    added: float = 0.0
     zero = 0
 
     def encode(self, x: Tensor) -> Tensor:
@@ -64,6 +70,7 @@ class DynamicCode:
 
     signed: bool
     dtype = torch.uint8
+    added = 0.0
 
     @property
     def zero(self) -> int:
@@ -93,17 +100,19 @@ LINEAR_UNSIGNED = LinearCode(255, torch.uint8)
 DYNAMIC = DynamicCode(signed=True)
 DYNAMIC_UNSIGNED = DynamicCode(signed=False)
 
-# The released optimizers raise a scale by this for coding, against 0/0, but not for reading back.
-RELEASED_ADDED = 1e-12
+RELEASED = LinearCode(127, torch.int8, added=1e-12)
 
 
 def block_code(name: str, *, signed: bool = True) -> BlockCode:
-    """Return the code called ``name``: "dynamic" or "linear"; unsigned for values >= 0."""
-    if name == "dynamic":
-        return DYNAMIC if signed else DYNAMIC_UNSIGNED
-    if name == "linear":
-        return LINEAR if signed else LINEAR_UNSIGNED
-    raise ValueError(f"code must be dynamic or linear, not {name!r}")
+    """Return the code "dynamic", "linear" or "released"; unsigned for values >= 0."""
+    codes: dict[str, tuple[BlockCode, BlockCode]] = {
+        "dynamic": (DYNAMIC, DYNAMIC_UNSIGNED),
+        "linear": (LINEAR, LINEAR_UNSIGNED),
+        "released": (RELEASED, RELEASED),
+    }
+    if name not in codes:
+        raise ValueError(f"code must be dynamic, linear or released, not {name!r}")
+    return codes[name][0 if signed else 1]
 
 
 @cache
@@ -122,60 +131,44 @@ def dynamic_map(signed: bool = True, device: torch.device | str = "cpu") -> Tens
     return torch.tensor(sorted(values), dtype=torch.float32, device=device)
 
 
-def quantize(
-    x: Tensor, code: BlockCode, block_size: int = 128, *, added: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Code a flat tensor in blocks.
+def quantize(x: Tensor, code: BlockCode, block_size: int = 128) -> tuple[Tensor, Tensor]:
+    """Code a tensor in blocks of its flattened elements.
 
     Args:
-        x: n elements, of any float dtype.
+        x: n elements, of any float dtype and shape.
         code: One of ``block_code``'s.
         block_size: Elements a block, >= 1.
-        added: What the scale is raised by for coding: ``RELEASED_ADDED`` or nothing.
 
     Returns:
-        codes, n of ``code.dtype``, and scales, ceil(n / block_size) of float32.
+        codes, of the shape of ``x`` and ``code.dtype``, and ceil(n / block_size) float32 scales.
     """
     blocks = in_blocks(x, block_size)
     scales = blocks.abs().amax(dim=1).float()
-    divisors = scales + added if added else torch.where(scales == 0, 1, scales)
+    divisors = scales + code.added if code.added else torch.where(scales == 0, 1, scales)
     codes = code.encode(blocks / divisors[:, None])
-    return codes.view(-1)[: x.numel()].to(code.dtype), scales
-
-
-def quantize_into(
-    x: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    code: BlockCode,
-    block_size: int,
-    *,
-    added: float = 0.0,
-) -> None:
-    """``quantize`` into ``codes`` and ``scales`` as they are, the scales rounded to their dtype."""
-    new_codes, new_scales = quantize(x, code, block_size, added=added)
-    codes.copy_(new_codes)
-    scales.copy_(new_scales)
+    return codes.view(-1)[: x.numel()].to(code.dtype).view(x.shape), scales
 
 
 def dequantize(codes: Tensor, scales: Tensor, code: BlockCode, block_size: int = 128) -> Tensor:
-    """Read back what ``quantize`` stored, as n float32 elements."""
-    values = in_blocks(code.decode(codes), block_size) * scales[:, None]
-    return values.view(-1)[: codes.numel()]
+    """Read back what ``quantize`` stored, as float32 elements in the shape of ``codes``."""
+    values = in_blocks(code.decode(codes), block_size) * scales.view(-1, 1)
+    return values.view(-1)[: codes.numel()].view(codes.shape)
 
 
-def zero_blocks(
-    p: Tensor, code: BlockCode, block_size: int, scale_dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
-    """Return the codes and scales of zeros, as many as the (local) tensor ``p`` has elements."""
-    n = p.numel()
-    codes = torch.full((n,), code.zero, dtype=code.dtype, device=p.device)
-    return codes, torch.zeros(-(-n // block_size), dtype=scale_dtype, device=p.device)
+def zero_blocks(p: Tensor, code: BlockCode, block_size: int) -> tuple[Tensor, Tensor]:
+    """Return the codes of zeros, of the shape of ``p``, and their scales; laid out as ``p`` is.
+
+    Raises:
+        ValueError: ``p`` is sharded, and a shard would cut a block.
+    """
+    scales = zero_scales(p, block_size, p.dtype if code is RELEASED else torch.float32)
+    like = torch.contiguous_format
+    return torch.full_like(p, code.zero, dtype=code.dtype, memory_format=like), scales
 
 
 def in_blocks(x: Tensor, block_size: int) -> Tensor:
-    """Return flat ``x`` as (blocks, block_size), padded with zeros if it must be."""
-    missing = -x.numel() % block_size
+    """Return ``x``, flattened, as (blocks, block_size), padded with zeros if it must be."""
+    x, missing = x.reshape(-1), -x.numel() % block_size
     return (pad(x, (0, missing)) if missing else x).view(-1, block_size)
 
 
@@ -184,9 +177,9 @@ def _dynamic_tables(signed: bool, device: torch.device) -> tuple[Tensor, Tensor]
     """Return the index for the lowest number of each 16-bit prefix, and the upper boundaries."""
     entries = dynamic_map(signed).double()
     boundaries = ((entries[1:] + entries[:-1]) / 2).float()
-    prefix = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32) << 16
+    prefix = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32, device="cpu") << 16
     lowest = torch.where(prefix < 0, prefix | 0xFFFF, prefix).view(torch.float32)
     index = torch.bucketize(lowest, boundaries, out_int32=True)
     # Beyond the last entry there is no boundary; NaN (index 255) fails every comparison.
-    upper = torch.cat([boundaries, torch.tensor([torch.inf])])
+    upper = torch.cat([boundaries, torch.tensor([torch.inf], device="cpu")])
     return index.to(device), upper.to(device)

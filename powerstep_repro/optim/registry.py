@@ -1,7 +1,8 @@
 """Optimizers by name: ``create``, ``names``, and their memory on paper and as measured.
 
-An optimizer registers itself with ``@register`` in its own file, and every file beside this one
-is imported: a new file (and ``conf/optimizer/NAME.yaml`` for the harness) is all it takes.
+An optimizer registers itself with ``@register`` in its own file, every file beside this one is
+imported, and its class is then a name of the package: a new file (and ``conf/optimizer/NAME.yaml``
+for the harness) is all it takes.
 """
 
 import difflib
@@ -10,16 +11,17 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 
 @dataclass(frozen=True)
 class _Entry:
     factory: Callable[..., torch.optim.Optimizer]
-    bytes_per_param: float | Callable[[dict[str, Any]], float]
+    bytes_per_param: float | None
 
     def defaults(self) -> dict[str, Any]:
         parameters = inspect.signature(self.factory).parameters.values()
@@ -29,15 +31,21 @@ class _Entry:
 _ENTRIES: dict[str, _Entry] = {}
 
 
-def register(name: str, *, bytes_per_param: float | Callable[[dict[str, Any]], float]) -> Callable:
+Factory = TypeVar("Factory", bound=Callable[..., torch.optim.Optimizer])
+
+
+def register(name: str, *, bytes_per_param: float | None = None) -> Callable[[Factory], Factory]:
     """Register a class (or a function that returns an optimizer) under ``name``.
 
     Args:
         name: The name that ``create`` and ``conf/optimizer/NAME.yaml`` use.
-        bytes_per_param: State bytes a float32 parameter, or a function of the hyperparameters.
+        bytes_per_param: State bytes a float32 parameter; None asks the class (``BaseOptimizer``).
+
+    Raises:
+        ValueError: The name is taken.
     """
 
-    def add(factory: Callable) -> Callable:
+    def add(factory: Factory) -> Factory:
         if name in _ENTRIES:
             raise ValueError(f"optimizer {name!r} is registered twice")
         _ENTRIES[name] = _Entry(factory, bytes_per_param)
@@ -46,11 +54,13 @@ def register(name: str, *, bytes_per_param: float | Callable[[dict[str, Any]], f
     return add
 
 
-def discover(package: str, paths: Iterable[str]) -> None:
-    """Import every module (not package) of ``package`` found in ``paths``."""
+def discover(package: str, paths: Iterable[str]) -> dict[str, type]:
+    """Import every module (not package) in ``paths``; return all registered classes by name."""
     for module in pkgutil.iter_modules(paths):
         if not module.ispkg:
             importlib.import_module(f"{package}.{module.name}")
+    factories = [entry.factory for entry in _ENTRIES.values()]
+    return {factory.__name__: factory for factory in factories if isinstance(factory, type)}
 
 
 def names() -> list[str]:
@@ -58,7 +68,7 @@ def names() -> list[str]:
     return sorted(_ENTRIES)
 
 
-def create(name: str, params: Iterable, **hyperparameters: Any) -> torch.optim.Optimizer:
+def create(name: str, params: ParamsT, **hyperparameters: Any) -> torch.optim.Optimizer:
     """Build an optimizer by its name; all parameters it is given are decayed alike.
 
     Args:
@@ -88,8 +98,10 @@ def bytes_per_param(name: str, **hyperparameters: Any) -> float:
         ValueError: An unknown name or hyperparameter.
     """
     values = _defaults_with(name, hyperparameters)
-    size = _ENTRIES[name].bytes_per_param
-    return float(size(values) if callable(size) else size)
+    entry = _ENTRIES[name]
+    if entry.bytes_per_param is not None:
+        return entry.bytes_per_param
+    return entry.factory.bytes_per_param(values)  # type: ignore[attr-defined]
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:

@@ -4,39 +4,26 @@ The plain form (``float``, ``int``, ``tuple``) is what lands in ``param_groups``
 checkpoint holds neither numpy scalars nor a config library's lists.
 """
 
-import difflib
 import math
 import numbers
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-# How far below 0 a learning rate may be: a step of that size changes no float32 weight.
-ROUNDING = 1e-12
-
-# From where on difflib calls two names close: "bta" is (0.86) to "beta", "meta" is not (0.75).
-CLOSE = 0.85
+# A rule takes a hyperparameter's name and value.
+Rule = Callable[[str, Any], Any]
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def refuse_misspelt(keys: Iterable[str], known: Collection[str], owner: str) -> None:
-    """Refuse keys close to a known name; "lr_scale" or "decay" is a name of the user's own.
-
-    Raises:
-        ValueError: One is close: a letter too many, too few or wrong, or of the other case.
-    """
-    for key in keys:
-        near = difflib.get_close_matches(str(key).lower(), known, n=1, cutoff=CLOSE)
-        if key not in known and near and f"_{near[0]}_" not in f"_{key}_":
-            raise ValueError(
-                f"{owner} has no hyperparameter {key!r}; did you mean {near[0]!r}? "
-                f"allowed: {', '.join(known)}"
-            )
+def _real(value: Any) -> float:
+    """Return a real number as a float, infinity for one too large, NaN for what is none."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:  # 10**400
+        return math.inf
 
 
 class Interval:
@@ -49,30 +36,28 @@ class Interval:
 
     def __call__(self, name: str, value: Any) -> float:
         """Return ``value`` as a float; ValueError if it lies outside."""
-        if _number(value) and math.isfinite(value):
-            above = value >= self.low if self.text[0] == "[" else value > self.low
-            below = value <= self.high if self.text[-1] == "]" else value < self.high
-            if above and below:
-                return float(value)
-        raise ValueError(f"{name} must be a number in {self.text}, not {value!r}")
+        number = _real(value)
+        above = number >= self.low if self.text[0] == "[" else number > self.low
+        below = number <= self.high if self.text[-1] == "]" else number < self.high
+        if above and below:  # neither holds for NaN
+            return number
+        raise ValueError(f"{name} must be a number in {self.text}, not {_shown(value)}")
 
 
 class LearningRate(Interval):
     """A number >= 0, or a tensor of one, which stays one; on a device it is not read (a sync)."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__("[0, inf)")
 
-    def __call__(self, name: str, value: Any) -> float | Tensor:
+    def __call__(self, name: str, value: Any) -> Any:
         """Return the rate, a tensor untouched; ValueError if it cannot be one."""
         if not isinstance(value, Tensor):
-            # A schedule down to 0 may miss it: torch's LinearLR ends at up to -5e-17.
-            missed = _number(value) and -ROUNDING < value < 0
-            return float(value) if missed else super().__call__(name, value)
+            return super().__call__(name, value)
         if value.numel() != 1:
             raise ValueError(f"{name} must be a number or a one-element tensor, not {value.shape}")
         if value.device.type == "cpu":
-            self(name, value.item())
+            super().__call__(name, value.item())
         return value
 
 
@@ -92,11 +77,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few words (or None, where that is listed)."""
+    """One of a few values."""
 
-    allowed: tuple[str | None, ...]
+    allowed: tuple[Any, ...]
 
-    def __call__(self, name: str, value: Any) -> str | None:
+    def __call__(self, name: str, value: Any) -> Any:
         """Return ``value``; ValueError if it is not on the list."""
         if value not in self.allowed:
             listed = ", ".join(map(str, self.allowed))
@@ -104,11 +89,32 @@ class Choice:
         return value
 
 
-class PositiveInt:
-    """A whole number >= 1."""
+def flag(name: str, value: Any) -> bool:
+    """Return a bool as it is; ValueError for anything else, "false" among it."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number from 1 to ``most``."""
+
+    most: int
 
     def __call__(self, name: str, value: Any) -> int:
-        """Return ``value`` as an int; ValueError if it is not a whole number >= 1."""
-        if not (_number(value) and math.isfinite(value) and value == int(value) >= 1):
-            raise ValueError(f"{name} must be a whole number >= 1, not {value!r}")
-        return int(value)
+        """Return ``value`` as an int; ValueError if it is no whole number in the range."""
+        number = _real(value)
+        if not (1 <= number <= self.most and number == int(number)):
+            wanted = f"a whole number from 1 to {self.most}"
+            raise ValueError(f"{name} must be {wanted}, not {_shown(value)}")
+        return int(number)
+
+
+# The bound is there for typing errors: a block is a row of a matrix at most.
+BLOCK_SIZE = Whole(1 << 20)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:20]}... ({len(text)} characters)"

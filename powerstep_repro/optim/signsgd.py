@@ -1,20 +1,19 @@
 """SignSGD with momentum: PowerStep at β = 0 (Bernstein et al. 2018; Balles and Hennig 2018)."""
 
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.functional import descend, foreach_descend
-from powerstep_repro.optim.fused import Moment, fused_step
+from powerstep_repro.optim.fused import Kernel
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Interval
-from powerstep_repro.optim.tensors import zeros_like_state
 
 
-@register("signsgd", bytes_per_param=4)
+@register("signsgd")
 class SignSGD(BaseOptimizer):
     """Sign of a heavy-ball momentum, with decoupled weight decay; sign(0) = 0.
 
@@ -29,23 +28,13 @@ class SignSGD(BaseOptimizer):
     """
 
     rules: ClassVar = {"gamma": Interval("[0, 1)")}
+    kernel = Kernel("powerstep", lambda hyper: (hyper["gamma"], 0.0))
 
     def __init__(
-        self,
-        params: Iterable,
-        lr: float | Tensor = 1e-3,
-        *,
-        gamma: float = 0.9,
-        weight_decay: float = 0.0,
-        implementation: str = "auto",
-    ):
-        super().__init__(
-            params, lr=lr, gamma=gamma, weight_decay=weight_decay, implementation=implementation
-        )
-
-    def init_state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-        """m_0 = 0."""
-        return {"momentum": zeros_like_state(p)}
+        self, params: ParamsT, lr: float | Tensor = 1e-3, *, gamma: float = 0.9,
+        weight_decay: float = 0.0, implementation: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(params, locals())
 
     @staticmethod
     def update(p, g, momentum, *, lr, gamma, weight_decay):
@@ -59,7 +48,3 @@ class SignSGD(BaseOptimizer):
         torch._foreach_mul_(momentum, gamma)
         torch._foreach_add_(momentum, g)
         foreach_descend(p, torch._foreach_sign(momentum), lr, weight_decay)
-
-    def fused_update(self, p, g, momentum, *, gamma, **options):
-        """``update`` over lists of tensors in one kernel launch: PowerStep's, at β = 0."""
-        fused_step(self, "powerstep", p, g, Moment(momentum), coefficients=(gamma, 0.0), **options)

@@ -1,19 +1,18 @@
 """Stacey-(p, 2): primal-dual steepest descent (Luo et al. 2025), their way and as released."""
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.functional import descend
 from powerstep_repro.optim.registry import register
 from powerstep_repro.optim.rules import Interval, Pair
-from powerstep_repro.optim.tensors import math_dtype, zeros_like_state
 
 
-@register("stacey", bytes_per_param=8)
+@register("stacey")
 class Stacey(BaseOptimizer):
     """Stacey-(p, 2), after its authors' repository.
 
@@ -40,36 +39,20 @@ class Stacey(BaseOptimizer):
         "betas": Pair(Interval("[0, 1)")),
         "eps": Interval("(0, inf)"),
     }
+    moments: ClassVar = {"momentum": True, "dual": True}
 
     def __init__(
-        self,
-        params: Iterable,
-        lr: float | Tensor = 1e-3,
-        *,
-        power: float = 11.0,
-        alpha: float = 0.1,
-        tau: float = 0.001,
-        betas: tuple[float, float] = (0.9, 0.99),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        implementation: str = "auto",
-    ):
-        super().__init__(
-            params,
-            lr=lr,
-            power=power,
-            alpha=alpha,
-            tau=tau,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            implementation=implementation,
-        )
+        self, params: ParamsT, lr: float | Tensor = 1e-3, *, power: float = 11.0,
+        alpha: float = 0.1, tau: float = 0.001, betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-8, weight_decay: float = 0.0, implementation: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(params, locals())
 
     def init_state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         """m_0 = 0, z_0 = θ_0."""
-        start = p.detach().to(math_dtype(p), copy=True, memory_format=torch.contiguous_format)
-        return {"momentum": zeros_like_state(p), "dual": start}
+        state = super().init_state(p, group)
+        state["dual"].copy_(p)
+        return state
 
     @staticmethod
     def update(p, g, momentum, dual, *, lr, power, alpha, tau, betas, eps, weight_decay):
@@ -79,7 +62,7 @@ class Stacey(BaseOptimizer):
         dual.sub_(c, alpha=alpha)  # z ← z - αc
         d = c.abs().add_(eps).pow_((2 - power) / (power - 1)).mul_(c)
         decay = p * (lr * weight_decay)  # of the old θ
-        p.sub_(d.mul_(lr)).mul_(1 - tau).add_(dual, alpha=tau)
+        p.sub_(d.mul_(lr)).lerp_(dual, tau)  # so that no step moves θ where z is θ
         p.sub_(decay)  # θ ← (1 - τ)(θ - ηd) + τz - ηλθ
         momentum.mul_(beta2).add_(g, alpha=1 - beta2)  # m ← β2·m + (1 - β2)g
 
@@ -97,14 +80,13 @@ class Stacey(BaseOptimizer):
         torch._foreach_mul_(d, lr)
         decay = torch._foreach_mul(p, lr * weight_decay)
         torch._foreach_sub_(p, d)
-        torch._foreach_mul_(p, 1 - tau)
-        torch._foreach_add_(p, dual, alpha=tau)
+        torch._foreach_lerp_(p, dual, tau)
         torch._foreach_sub_(p, decay)
         torch._foreach_mul_(momentum, beta2)
         torch._foreach_add_(momentum, g, alpha=1 - beta2)
 
 
-@register("stacey_released", bytes_per_param=8)
+@register("stacey_released")
 class StaceyReleased(Stacey):
     """Stacey as in the PowerStep authors' code, whose dual term ascends.
 
@@ -114,7 +96,7 @@ class StaceyReleased(Stacey):
 
     def init_state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         """m_0 = 0, z_0 = 0."""
-        return {"momentum": zeros_like_state(p), "dual": zeros_like_state(p)}
+        return BaseOptimizer.init_state(self, p, group)
 
     @staticmethod
     def update(p, g, momentum, dual, *, lr, power, alpha, tau, betas, eps, weight_decay):

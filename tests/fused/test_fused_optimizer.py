@@ -21,7 +21,7 @@ from fused_kit import (
     twins,
 )
 
-from powerstep_repro.optim import create, dispatch
+from powerstep_repro.optim import create
 from powerstep_repro.optim.fused import available, launch
 
 few_cases = pytest.mark.parametrize("case", FEW)
@@ -198,7 +198,7 @@ def test_who_gets_a_fused_step(device):
     auto = create("powerstep", [p])
     expected = "fused" if device.type == "cuda" else "foreach"
     group = auto.param_groups[0]
-    assert dispatch.implementation(type(auto), group, device, torch.float32) == expected
+    assert auto._batch(group, p).taken == expected
     with pytest.raises(ValueError, match=r"fused.*float64"):
         create("powerstep", [q], implementation="fused")
     with pytest.raises(ValueError, match=r"fused.*StaceyReleased"):

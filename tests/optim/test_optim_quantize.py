@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerstep_repro.optim.quantize import (
-    LINEAR,
-    RELEASED_ADDED,
+    RELEASED,
     block_code,
     dequantize,
     dynamic_map,
@@ -129,7 +128,7 @@ def test_a_non_finite_block_is_seen(name, bad):
 def test_the_released_codes_1e_12_shrinks_blocks_of_that_size():
     for scale, kept in [(1.0, 1.0), (1e-12, 0.5), (1e-14, 0.01)]:
         x = torch.full((4,), scale)
-        read = dequantize(*quantize(x, LINEAR, 4, added=RELEASED_ADDED), LINEAR, 4)
+        read = dequantize(*quantize(x, RELEASED, 4), RELEASED, 4)
         assert read[0] / scale == pytest.approx(kept, abs=1 / 254)
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from powerstep_repro.optim import PowerStep, create, names
-from powerstep_repro.optim.base import BaseOptimizer
 
 OURS = [name for name in names() if name != "adamw"]
 SHAPES = [(33, 7), (129,), ()]
@@ -67,9 +66,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, dtype):
         ("powerstep_int8", "powerstep", "it holds momentum; PowerStepInt8 keeps momentum_codes"),
         ("adamw_int8", "powerstep_int8", "it holds momentum_codes"),
         ("powerstep_int8", "adamw_int8", "it holds "),
-        ("powerstep", "adamw", "a group has lr, betas, .*; PowerStep has beta, gamma"),
-        ("powerstep", "adams", "a group has lr, .*betas"),
-        ("adams", "signsgd", "a group has lr, .*gamma"),
+        ("powerstep", "adamw", "a group has .*betas, .*; PowerStep has beta, gamma"),
+        ("powerstep", "adams", "a group has .*betas"),
+        ("adams", "signsgd", "a group has .*gamma"),
     ],
 )
 def test_another_optimizers_state_is_refused_and_nothing_changed(name, other, sentence):
@@ -85,29 +84,15 @@ def test_another_optimizers_state_is_refused_and_nothing_changed(name, other, se
 
 
 REFUSALS = [
-    ("powerstep", ("momentum", torch.zeros(7, 33)), {}, r"momentum must have shape \(33, 7\)"),
-    ("powerstep", ("momentum", torch.zeros(1)), {}, r"parameter 0 .* not \(1,\)"),
-    ("stacey", ("dual", torch.zeros(33, 1)), {}, r"dual must have shape \(33, 7\)"),
-    ("adams_released", ("step", 1), {}, r"step must have shape \(\), not 1"),
-    ("powerstep_int8", ("momentum_codes", torch.zeros(230).byte()), {}, r"codes .* \(231,\)"),
-    ("powerstep_int8", ("momentum_scales", torch.zeros(1)), {}, r"scales .* \(2,\), not \(1,\)"),
-    ("adamw_int8", None, {"block_size": 64}, r"m_scales must have shape \(4,\), not \(2,\)"),
-    ("adamw_int8", None, {"block_size": 0}, "block_size must be a whole number >= 1, not 0"),
-    (
-        "powerstep",
-        ("momentum", torch.zeros(33, 7).double()),
-        {},
-        r"dtype torch.float32, not torch.f",
-    ),
-    (
-        "powerstep_int8",
-        ("momentum_scales", torch.zeros(2).double()),
-        {},
-        r"scales .* dtype .*float32",
-    ),
-    ("powerstep", None, {"beta": 1.5}, r"beta must be a number in \[0, 1\], not 1.5"),
-    ("powerstep", None, {"lr": -1}, r"lr must be a number in \[0, inf\), not -1"),
-    ("adams", None, {"betas": (0.9, 1.0)}, r"betas\[1\]"),
+    ("powerstep", ("momentum", torch.zeros(7, 33)), {}, r"momentum .* \(33, 7\), not .* \(7, 33\)"),
+    ("powerstep", ("momentum", torch.zeros(1)), {}, r"momentum .* not .* \(1,\)"),
+    ("stacey", ("dual", torch.zeros(33, 1)), {}, r"dual .* \(33, 7\)"),
+    ("powerstep_int8", ("momentum_codes", torch.zeros(230).byte()), {}, r"codes .* \(230,\)"),
+    ("powerstep_int8", ("momentum_codes", torch.zeros(7, 33).byte()), {}, r"codes .* \(7, 33\)"),
+    ("powerstep_int8", ("momentum_codes", torch.zeros(33, 7)), {}, r"uint8 .* not a torch.float32"),
+    ("powerstep_int8", ("momentum_scales", torch.zeros(1)), {}, r"scales .* \(2,\), not .* \(1,\)"),
+    ("adamw_int8", None, {"block_size": 64}, r"m_scales .* \(4,\), not .* \(2,\)"),
+    ("adamw_int8", None, {"code": "linear"}, r"m_codes .*int8 .* not .*uint8"),
 ]
 
 
@@ -131,20 +116,15 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_changed(name, entry, h
 
 
 NO_STATES = [
-    (lambda s: {"model": {}, "optimizer": s}, "a dict of 'model', 'optimizer'"),
-    (lambda s: {}, "a dict of nothing"),
-    (lambda s: torch.nn.Linear(1, 1), "a Linear"),
-    (lambda s: None, "a NoneType"),
-    (lambda s: s | {"state": None}, "a dict of 'state', 'param_groups'"),
-    (lambda s: s | {"param_groups": None}, "a dict of 'state', 'param_groups'"),
-    (lambda s: s | {"param_groups": [{"lr": 0.1}]}, "a dict of 'state', 'param_groups'"),
-    (lambda s: s | {"state": {"0": s["state"][0]}}, "the loaded state is of '0', a string"),
+    (lambda s: {"model": {}, "optimizer": s}, "not a dict of model, optimizer"),
+    (lambda s: torch.nn.Linear(1, 1), "not a Linear"),
+    (lambda s: None, "not a NoneType"),
 ]
 
 
 @pytest.mark.parametrize(("change", "sentence"), NO_STATES)
 def test_what_is_no_state_is_refused_in_a_sentence(change, sentence):
-    """What people load by mistake: a whole checkpoint, a model, a state that went through JSON."""
+    """What people load by mistake: a whole checkpoint, a model, nothing."""
     params = parameters()
     optimizer = create("powerstep", params, lr=0.1)
     take_steps(optimizer, params, 1, seed=1)
@@ -199,35 +179,51 @@ def test_the_loaded_dictionary_is_not_stepped(name):
         assert all(torch.equal(value, kept["state"][index][key]) for key, value in state.items())
 
 
-class Nested(BaseOptimizer):
-    """State of all kinds: nested, in lists, integer, of another float dtype."""
+@pytest.mark.parametrize("name", ["powerstep_int8", "adamw_int8", "powerstep_int8_released"])
+def test_flat_codes_of_an_older_checkpoint_load(name):
+    """State of 8 bits was flat before it had its parameter's shape; the bits are the same."""
+    params = [torch.nn.Parameter(torch.ones(s)) for s in [(6, 256), (33, 7), (129,), ()]]
+    optimizer = create(name, params, lr=0.1)
+    take_steps(optimizer, params, 2, seed=1)
+    saved = through_a_file(optimizer.state_dict())
+    old = through_a_file(saved)
+    for state in old["state"].values():
+        for key in state.keys() - {"step"}:
+            state[key] = state[key].view(-1)
+    for group in old["param_groups"]:
+        for key in ("whole_blocks", "quantized"):
+            del group[key]
+    fresh = create(name, params, lr=0.1)
+    fresh.load_state_dict(old)
+    assert_same(fresh.state_dict(), saved)
 
-    def __init__(self, params, lr=1e-3):
-        super().__init__(params, lr=lr, weight_decay=0.0, implementation="auto")
 
-    def init_state(self, p, group):
-        codes = torch.tensor([-128, 0, 127], dtype=torch.int8)
-        return {
-            "block": {"codes": codes, "scale": torch.ones(1)},
-            "many": [torch.tensor([1 << 40]), torch.tensor([0.1], dtype=torch.float64)],
-            "step": torch.tensor(3.0),
-        }
+def test_a_step_that_is_a_number_loads():
+    """As in torch, whose older checkpoints have one."""
+    (p,) = params = [torch.nn.Parameter(torch.ones(3))]
+    optimizer = create("adams_released", params)
+    take_steps(optimizer, params, 3, seed=0)
+    saved = through_a_file(optimizer.state_dict())
+    saved["state"][0]["step"] = 3
+    fresh = create("adams_released", params)
+    fresh.load_state_dict(saved)
+    assert torch.equal(fresh.state[p]["step"], torch.tensor(3.0))
 
 
-def test_nested_and_integer_state_keeps_its_dtype():
-    params = [torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))]
-    optimizer = Nested(params)
-    state = optimizer.init_state(params[0], optimizer.param_groups[0])
-    optimizer.state[params[0]] = state
-    fresh = Nested(params)
+@pytest.mark.parametrize("name", OURS)
+def test_a_users_own_key_is_left_alone(name):
+    """Set before the first step, it must not pass for a state, nor be lost on the way."""
+    (p,) = params = [torch.nn.Parameter(torch.ones(3))]
+    optimizer, plain = create(name, params), create(name, [torch.nn.Parameter(torch.ones(3))])
+    note = torch.arange(2)
+    optimizer.state[p]["mine"] = note
+    take_steps(optimizer, params, 2, seed=0)
+    take_steps(plain, plain.param_groups[0]["params"], 2, seed=0)
+    assert optimizer.state[p]["mine"] is note
+    assert torch.equal(p, plain.param_groups[0]["params"][0])
+    fresh = create(name, params)
     fresh.load_state_dict(optimizer.state_dict())
-    loaded = fresh.state[params[0]]
-    assert loaded["block"]["codes"].dtype == torch.int8
-    assert torch.equal(loaded["block"]["codes"], state["block"]["codes"])
-    assert loaded["block"]["scale"].dtype == torch.float32
-    assert [t.dtype for t in loaded["many"]] == [torch.int64, torch.float64]
-    assert torch.equal(loaded["many"][0], state["many"][0])
-    assert loaded["step"] == 3
+    assert torch.equal(fresh.state[p]["mine"], note)
 
 
 def test_hyperparameters_come_from_the_checkpoint_and_new_ones_stay():

@@ -7,10 +7,10 @@ too slow to train with, exact enough to test with. Importing this package does n
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +37,13 @@ def available(
     if os.environ.get("TRITON_INTERPRET", "0") == "1":
         return device.type == "cpu"
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
+
+
+class Kernel(NamedTuple):
+    """How an optimizer uses the kernel: a rule of it, and its coefficients of hyperparameters."""
+
+    rule: str
+    coefficients: Callable[[dict[str, Any]], tuple[float, float]]
 
 
 @dataclass(frozen=True)
