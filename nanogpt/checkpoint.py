@@ -6,10 +6,10 @@ go in, so that ``torch.load(weights_only=True)`` reads them and nothing is ever 
 """
 
 import hashlib
+import io
 import os
 import re
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,63 +19,62 @@ import torch
 from nanogpt.errors import CheckpointError, InputError
 
 FORMAT = 1
-NAME = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")
 DIGITS = 16  # of the digest, in the name
+NAME = re.compile(r"step-(\d+)-([0-9a-f]{16})\.pt")
+PART = re.compile(r"step-\d+\.pt\.tmp")  # one being written, or left by a writer that was killed
+PLAIN = (type(None), bool, int, float, str)
 
 
 class CheckpointStore:
     """A run's folder of checkpoints.
 
+    Only files named as this class names them are its own; a copy under another name is left alone.
+
     Args:
         folder: Made on the first save.
         config: Plain dict; a checkpoint written under another one is refused on loading.
         keep: Newest checkpoints that stay on disk, at least 1.
-        on_stage: Called with ``writing`` (before each piece is written), ``written`` (all bytes
-            down, not yet renamed) and ``renamed`` (older ones not yet removed). Tests stop the
-            process there.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        config: dict[str, Any],
-        keep: int = 2,
-        on_stage: Callable[[str], None] | None = None,
-    ):
+    def __init__(self, folder: str | Path, config: dict[str, Any], keep: int = 2):
         if keep < 1:
             raise InputError(f"keep_checkpoints is {keep}; it must be at least 1")
         self.folder = Path(folder)
         self.config = _plain(config, "config")
         self.keep = keep
-        self.on_stage = on_stage or (lambda stage: None)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Write the checkpoint of ``step``; then remove those beyond ``keep``.
 
+        Args:
+            step: Optimizer steps taken.
+            state: Tensors and plain types, in dicts and lists as deep as they come.
+
         Raises:
             CheckpointError: It could not be written. Earlier ones are untouched.
+            TypeError: The state holds something else, a part of a sharded tensor for one.
         """
         payload = {"format": FORMAT, "step": step, "config": self.config, "state": state}
         payload = _plain(payload, "checkpoint")
         part = self.folder / f"step-{step:08d}.pt.tmp"
-        writer = _HashingWriter(part, self.on_stage)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with writer:
-                torch.save(payload, writer)
-            self.on_stage("written")
-            final = self.folder / f"step-{step:08d}-{writer.digest()}.pt"
-            os.replace(part, final)
+            with _HashingFile(part) as file:
+                torch.save(payload, file)
+                file.flush()
+                os.fsync(file.fileno())
+            newest = self.folder / f"step-{step:08d}-{file.digest()}.pt"
+            os.replace(part, newest)
             _sync_folder(self.folder)
-        except (OSError, RuntimeError) as error:  # torch follows a failed write by a RuntimeError
+        except (OSError, RuntimeError) as error:
             with suppress(OSError):
                 part.unlink()
+            # Torch follows a failed write by an error of its own, which does not say why.
+            why = error.__context__ if isinstance(error.__context__, OSError) else error
             raise CheckpointError(
-                f"the checkpoint of step {step} could not be written to {self.folder}: "
-                f"{writer.error or error}"
+                f"the checkpoint of step {step} could not be written to {self.folder}: {why}"
             ) from error
-        self.on_stage("renamed")
-        self._rotate(step, final)
+        self._rotate(step, newest)
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
         """Return (step, state) of the newest valid checkpoint, tensors on the CPU; None if none.
@@ -116,46 +115,28 @@ class CheckpointStore:
         return sorted(found, key=_step_of, reverse=True)
 
     def _rotate(self, step: int, newest: Path) -> None:
+        ours = self._newest_first()
         # A file that claims this step or a later one was passed over as damaged when the run
         # resumed; left in place, it would take a healthy file's turn.
-        older = [path for path in self._newest_first() if _step_of(path) < step]
-        stay = {newest, *older[: self.keep - 1]}
-        for path in self.folder.glob("step-*.pt*"):  # parts of a killed writer, too
-            if path not in stay:
-                path.unlink(missing_ok=True)
+        stay = {newest, *[path for path in ours if _step_of(path) < step][: self.keep - 1]}
+        parts = [path for path in self.folder.glob("*.tmp") if PART.fullmatch(path.name)]
+        for path in {*ours, *parts} - stay:
+            path.unlink(missing_ok=True)
 
 
-class _HashingWriter:
-    """A file being written that hashes its content and remembers why a write failed."""
+class _HashingFile(io.BufferedWriter):
+    """A new file that hashes what is written to it."""
 
-    def __init__(self, path: Path, on_stage: Callable[[str], None]):
-        self.path, self.on_stage = path, on_stage
-        self.hash = hashlib.sha256()
-        self.error: OSError | None = None
-
-    def __enter__(self) -> None:
-        self.file = open(self.path, "wb")
-
-    def __exit__(self, *exception) -> None:
-        with self.file:
-            self.flush()
-            os.fsync(self.file.fileno())
+    def __init__(self, path: Path):
+        super().__init__(io.FileIO(path, "wb"))
+        self._hash = hashlib.sha256()
 
     def write(self, data: memoryview) -> int:
-        try:
-            self.on_stage("writing")
-            written = self.file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-        self.hash.update(data)
-        return written
-
-    def flush(self) -> None:
-        self.file.flush()
+        self._hash.update(data)
+        return super().write(data)
 
     def digest(self) -> str:
-        return self.hash.hexdigest()[:DIGITS]
+        return self._hash.hexdigest()[:DIGITS]
 
 
 def _step_of(path: Path) -> int:
@@ -199,12 +180,15 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Return ``value`` with its dicts made plain; refuse what ``weights_only`` would not load."""
+    """Return ``value`` with its dicts made plain; refuse what ``weights_only`` would not load.
+
+    A subclass of tensor is refused too: of a sharded one, this process holds only a part.
+    """
     if isinstance(value, dict):
         return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_plain(item, f"{where}[{i}]") for i, item in enumerate(value))
-    if isinstance(value, torch.Tensor) or type(value) in (type(None), bool, int, float, str):
+    if type(value) in (torch.Tensor, torch.nn.Parameter, *PLAIN):
         return value
     raise TypeError(
         f"{where} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds "

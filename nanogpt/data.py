@@ -8,6 +8,7 @@ micro-batches sees the same sequences.
 
 import hashlib
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nanogpt.errors import InputError
 
 FORMAT = 1
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+ORDERS = ("windows", "permuted")
 META_KEYS = ("name", "dtype", "vocab_size", "train_tokens", "val_tokens", "hash")
 
 # Up to this size a split is searched for ids beyond the vocabulary when it is opened (0.1 s).
@@ -130,9 +132,15 @@ class TokenData:
                 )
 
     def batch(
-        self, seed: int, step: int, context: int, batch: int, positions: slice = slice(None)
+        self,
+        seed: int,
+        step: int,
+        context: int,
+        batch: int,
+        positions: slice = slice(None),
+        order: str = "windows",
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw the sequences of one step: random windows of the training split.
+        """Draw the sequences of one step from the training split.
 
         Args:
             seed: The run's seed, not negative.
@@ -140,19 +148,32 @@ class TokenData:
             context: Tokens in a sequence.
             batch: Sequences in the global batch of the step.
             positions: Which of them to return; a rank takes its own slice.
+            order: ``windows``, random ones with replacement, which may overlap; or ``permuted``,
+                each of the windows side by side once a pass over the data, in a new order each.
 
         Returns:
             Inputs and targets, int64 of shape (len(positions), context); a target is the token
             that follows its input. Row i depends on (seed, step, position i) alone.
         """
         self.check_context(context)
-        # Philox is keyed, not seeded: neighbouring (seed, step) pairs give unrelated streams, and
-        # no sum of the two makes one seed's step another seed's.
-        uniform = np.random.Generator(np.random.Philox(key=[seed, step])).random(batch)
-        starts = (uniform[positions] * (len(self.train) - context)).astype(np.int64)
-        windows = np.stack([self.train[start : start + context + 1] for start in starts])
+        if order == "permuted":
+            starts = self._permuted(seed, (step - 1) * batch, batch, context)
+        else:
+            uniform = _random(seed, step).random(batch)
+            starts = (uniform * (len(self.train) - context)).astype(np.int64)
+        windows = np.stack([self.train[start : start + context + 1] for start in starts[positions]])
         windows = self._within_vocabulary(windows, "train").astype(np.int64)
         return windows[:, :-1], windows[:, 1:]
+
+    def _permuted(self, seed: int, first: int, count: int, context: int) -> np.ndarray:
+        """Return where ``count`` windows start, from the ``first``-th of all passes on."""
+        size = (len(self.train) - 1) // context  # windows in a pass
+        parts, end = [], first + count
+        while first < end:
+            number, at = divmod(first, size)
+            parts.append(_permutation(seed, number, size)[at : at + end - first] * context)
+            first += len(parts[-1])
+        return np.concatenate(parts)
 
     def val_windows(self, context: int, limit: int | None = None) -> np.ndarray:
         """Return the validation windows, a view of shape (n, context + 1) in the file's dtype.
@@ -167,3 +188,18 @@ class TokenData:
         self.check_context(context)
         rows = np.lib.stride_tricks.sliding_window_view(self.val, context + 1)[::context][:limit]
         return self._within_vocabulary(rows, "val")
+
+
+def _random(seed: int, number: int) -> np.random.Generator:
+    """Return the generator of a step, or of a pass.
+
+    Philox is keyed, not seeded: neighbouring pairs give unrelated streams, and no sum of the two
+    makes one seed's step another seed's.
+    """
+    return np.random.Generator(np.random.Philox(key=[seed, number]))
+
+
+@lru_cache(maxsize=2)  # a batch may lie in two passes; one of OpenWebText takes 70 MB
+def _permutation(seed: int, number: int, size: int) -> np.ndarray:
+    """Return the order of a pass's windows."""
+    return _random(seed, number).permutation(size)

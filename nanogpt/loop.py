@@ -1,10 +1,11 @@
 """The training loop.
 
 A step is: gradients of the global batch, one check that they are finite, the update, and then
-evaluation, the log row and the checkpoint where they are due. If the optimizer can leave a step out
-by a flag on the device, the host enqueues the update, and the next step's gradients too, before it
-reads the outcome of the check, so that the device always has work. The next update waits for it:
-whatever the outcome, weights and state are those of the step that is read.
+evaluation, the log row and the checkpoint where they are due. The host enqueues a step's gradients
+and reads the step before then, so that the device always has work; the update waits for that. If
+loss or gradient norm are not finite, the device leaves the update out by a flag, or, where the
+optimizer knows no flag, the host looks first. So whatever is read, weights and state are those
+after the last finite step.
 
 A row is on disk before the checkpoint of its step, so a resumed run cuts the log back to the
 checkpoint and goes on: the log is one history, however often the run was killed.
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,15 +28,10 @@ from nanogpt.data import TokenData
 from nanogpt.errors import CheckpointError, InputError
 from nanogpt.evaluate import evaluate
 from nanogpt.runtime import Runtime, seeded
-from nanogpt.schedule import learning_rate
 from nanogpt.settings import Result, Settings
 from nanogpt.signals import SIGNALS, StopSignals
 
 Row = dict[str, Any]
-
-STOPPING = (
-    "told to stop: the step in progress will be finished and saved; once more to stop at once"
-)
 
 
 class RecorderLike(Protocol):
@@ -88,43 +84,40 @@ def train(
     data.check_vocabulary(getattr(model, "vocab_size", data.vocab_size))
     windows = data.val_windows(settings.context, settings.eval_windows)
     micro = settings.micro_size(runtime)
+    share = settings.share(runtime)
     if not runtime.is_main:
         recorder = progress = None
     run = _Run(settings, model, optimizer, runtime, micro, windows, recorder, checkpoints, progress)
 
     def draw(step: int) -> list[Tensor]:
-        share = settings.share(runtime)
-        arrays = data.batch(settings.seed, step, settings.context, settings.batch, share)
+        arrays = data.batch(
+            settings.seed, step, settings.context, settings.batch, share, settings.order
+        )
         return [runtime.host_tensor(array) for array in arrays]
 
-    notice = STOPPING if runtime.is_main else ""
-    with runtime.memory_errors(micro), StopSignals(notice) as signals:
+    with runtime.memory_errors(micro), StopSignals(run.stop_notice()) as signals:
         run.resume()
-        done = run.done.step
         if recorder is not None:
-            recorder.resume(done)
-        run.trainable = runtime.trainable(model.train())
-        run.takes_flag = _takes_flag(optimizer, runtime.device)
-        unread: _Enqueued | None = None
-        run.clock = time.perf_counter()
-        with closing(_one_ahead(draw, done + 1, settings.steps)) as batches:
+            recorder.resume(run.done.step)
+        run.prepare()
+        pending: _Metrics | None = None  # of the step before, if the host has not read them
+        with closing(_one_ahead(draw, run.done.step + 1, settings.steps)) as batches:
             for step, (tokens, targets) in batches:
-                lr = run.set_learning_rate(step)
-                losses = run.accumulate(step, tokens, targets)
-                agreed = run.agree(*losses, signals)
-                enqueued = _Enqueued(step, lr, runtime.to_host(agreed))
-                if unread and (result := run.settle(unread)):
+                losses = run.accumulate_gradients(step, tokens, targets)
+                metrics = run.reduce_metrics(step, *losses, signals)
+                if pending and (result := run.read_outcome(pending)):
                     return result
-                if run.takes_flag:
-                    run.update_if_finite(agreed)
-                unread = enqueued if run.takes_flag and not run.at_rest(step) else None
-                if unread is None and (result := run.settle(enqueued)):
-                    return result
-    last = run.done
-    return Result("finished", max(last.step, settings.steps), None, last.val_loss, last.train_loss)
+                run.update(metrics)
+                pending = metrics
+                if run.host_waits(step):
+                    if result := run.read_outcome(pending):
+                        return result
+                    pending = None
+    done = run.done
+    return Result("finished", max(done.step, settings.steps), None, done.val_loss, done.train_loss)
 
 
-class Progress(NamedTuple):
+class _Progress(NamedTuple):
     """How far a run has come; what a checkpoint holds besides the tensors."""
 
     step: int
@@ -132,12 +125,16 @@ class Progress(NamedTuple):
     train_loss: float | None
 
 
-class _Enqueued(NamedTuple):
-    """A step whose outcome the host has not read."""
+class _Metrics(NamedTuple):
+    """A step's numbers, the same on all ranks: on the device, and on their way to the host.
+
+    Gradient norm; then, summed over the ranks: loss, stop requests by signal, and auxiliary loss
+    if there is one.
+    """
 
     step: int
-    lr: float
-    outcome: Callable[[], list[float]]  # of :meth:`_Run.agree`
+    values: Tensor
+    read: Callable[[], list[float]]  # waits for them to arrive
 
 
 @dataclass
@@ -153,27 +150,28 @@ class _Run:
     recorder: RecorderLike | None
     checkpoints: CheckpointStore | None
     progress: Callable[[Row, int], None] | None
-    done: Progress = field(default_factory=lambda: Progress(0, None, None))
-    trainable: nn.Module | None = None  # the model wrapped for ranks and compiled
-    takes_flag: bool = False  # whether the optimizer can leave a step out by a flag on the device
-    clock: float = 0.0  # when the step before was read, or what followed it was done; seconds
 
-    def set_learning_rate(self, step: int) -> float:
-        lr = learning_rate(
-            step,
-            peak=self.settings.lr,
-            steps=self.settings.steps,
-            warmup_steps=self.settings.warmup_steps,
-            min_ratio=self.settings.min_lr_ratio,
+    def stop_notice(self) -> str:
+        if not self.runtime.is_main:
+            return ""
+        saved = " and saved" if self.checkpoints and self.settings.checkpoint_interval else ""
+        return (
+            f"told to stop: the step in progress will be finished{saved}; once more to stop at once"
         )
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)  # in place: a compiled or captured step reads this tensor
-            else:
-                group["lr"] = lr
-        return lr
 
-    def accumulate(
+    def prepare(self) -> None:
+        """Get ready for the first step, after the state was loaded."""
+        self.trainable = self.runtime.trainable(self.model.train())
+        # Torch's own optimizers take from a loaded state whether they are fused, and claim what
+        # they claimed before.
+        self.takes_flag = (
+            self.runtime.device.type != "mps"
+            and getattr(self.optimizer, "_step_supports_amp_scaling", False)
+            and all(group.get("fused", True) for group in self.optimizer.param_groups)
+        )
+        self.clock = time.perf_counter()  # when the step before was done
+
+    def accumulate_gradients(
         self, step: int, tokens: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Leave the global batch's gradients in ``p.grad``; return this rank's mean losses."""
@@ -195,47 +193,70 @@ class _Run:
                     aux_losses.append(out.aux.detach())
         return torch.stack(losses).sum(), torch.stack(aux_losses).sum() if aux_losses else None
 
-    def agree(self, loss: Tensor, aux_loss: Tensor | None, signals: StopSignals) -> Tensor:
-        """Return what :meth:`read` reads, on the device and the same on all ranks.
-
-        Gradient norm first, then sums over the ranks: loss, stop signals asked for, and auxiliary
-        loss if there is one.
-        """
+    def reduce_metrics(
+        self, step: int, loss: Tensor, aux_loss: Tensor | None, signals: StopSignals
+    ) -> _Metrics:
         asked = [torch.full_like(loss, signals.received == number) for number in SIGNALS]
         aux_losses = [] if aux_loss is None else [aux_loss]
         sums = self.runtime.sum(torch.stack([loss, *asked, *aux_losses]))
         # In float32 for bf16 gradients too. Equal on all ranks, since the gradients are.
         norms = torch._foreach_norm(self.gradients(), 2, dtype=torch.float32)
-        return torch.cat([torch.stack(norms).norm().view(1), sums])
+        values = torch.cat([torch.stack(norms).norm().view(1), sums])
+        return _Metrics(step, values, self.runtime.to_host(values))
 
-    def read(self, enqueued: _Enqueued) -> tuple[float, float | None, float, int | None]:
-        """Return mean losses over the ranks, gradient norm and stop signal.
+    def gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.model.parameters() if p.grad is not None]
 
-        The only place in a step where the host waits for the device.
-        """
-        norm, loss, *asked = enqueued.outcome()
-        aux_loss = asked.pop() / self.runtime.world if len(asked) > len(SIGNALS) else None
-        stop = next((number for number, count in zip(SIGNALS, asked, strict=True) if count), None)
-        return loss / self.runtime.world, aux_loss, norm, stop
+    def update(self, metrics: _Metrics) -> None:
+        """Clip by the global norm and take the optimizer's step, if norm and loss are finite."""
+        lr, clip = self.settings.learning_rate(metrics.step), self.settings.grad_clip
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)  # in place: a compiled or captured step reads this tensor
+            else:
+                group["lr"] = lr
+        if self.takes_flag:
+            # The device clips, and leaves the step out where it must.
+            norm_and_loss = metrics.values[:2]
+            self.optimizer.found_inf = 1 - norm_and_loss.isfinite().all().float()
+            self.optimizer.grad_scale = (norm_and_loss[0] / clip).clamp(min=1) if clip else None
+            self.optimizer.step()
+            del self.optimizer.found_inf, self.optimizer.grad_scale
+        else:
+            norm, loss, *_ = metrics.read()
+            if not (math.isfinite(norm) and math.isfinite(loss)):
+                return
+            if 0 < clip < norm:
+                torch._foreach_mul_(self.gradients(), clip / norm)
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
-    def at_rest(self, step: int) -> bool:
-        """Whether something follows the step that needs its weights as they are."""
-        intervals = self.settings.eval_interval, self.settings.checkpoint_interval
-        return any(self.settings.due(step, interval) for interval in intervals)
+    def host_waits(self, step: int) -> bool:
+        """Whether a step is read at once: its weights are needed, or it was waited for already."""
+        return not self.takes_flag or self.settings.evaluates(step) or self.settings.saves(step)
 
-    def settle(self, enqueued: _Enqueued) -> Result | None:
-        """Read a step's outcome; evaluate, log and save where due; say how the run ends, if so."""
-        settings, step = self.settings, enqueued.step
-        loss, aux_loss, norm, stop = self.read(enqueued)
-        finite = math.isfinite(loss) and math.isfinite(norm)
-        if finite and not self.takes_flag:
-            self.update(norm)
+    def read_outcome(self, metrics: _Metrics) -> Result | None:
+        """Read a step's numbers; evaluate, log and save where due; say how the run ends, if so."""
+        settings, step, world = self.settings, metrics.step, self.runtime.world
+        norm, loss, *sums = metrics.read()
+        loss /= world
         now = time.perf_counter()
-        row = self.row(step, loss, aux_loss, norm, enqueued.lr, now - self.clock)
-        self.clock = now
+        seconds, self.clock = now - self.clock, now
+        row = {
+            "step": step,
+            "tokens": step * settings.batch * settings.context,
+            "train_loss": loss,
+            "lr": settings.learning_rate(step),
+            "grad_norm": norm,
+            "step_ms": 1e3 * seconds,
+            "tokens_per_s": settings.batch * settings.context / seconds,
+        }
+        if len(sums) > len(SIGNALS):
+            row["aux_loss"] = sums.pop() / world
+        finite = math.isfinite(loss) and math.isfinite(norm)
 
         val_loss = self.done.val_loss
-        evaluated = finite and settings.due(step, settings.eval_interval)
+        evaluated = finite and settings.evaluates(step)
         if evaluated:
             losses = evaluate(self.model, self.windows, self.runtime, self.micro)
             row["val_loss"] = val_loss = math.fsum(losses) / len(losses)
@@ -244,63 +265,22 @@ class _Run:
             # After the last update no further step will notice what it broke.
             finite = step < settings.steps or math.isfinite(val_loss)
 
-        due = step == 1 or settings.due(step, settings.log_interval)
-        if self.recorder is not None and (due or evaluated or not finite):
+        if self.recorder is not None and (settings.logs(step) or evaluated or not finite):
             self.recorder.log(row)
         if self.progress:
             self.progress(row, settings.steps)
 
         if not finite:
             return Result("diverged", step if evaluated else step - 1, step, math.nan, loss)
-        self.done = Progress(step, val_loss, loss)
-        if stop or settings.due(step, settings.checkpoint_interval):
+        self.done = _Progress(step, val_loss, loss)
+        stop = next((number for number, count in zip(SIGNALS, sums, strict=True) if count), None)
+        if stop or settings.saves(step):
             self.save()
         if stop and step < settings.steps:
             return Result("interrupted", step, None, val_loss, loss, stop)
-        if self.at_rest(step):
-            self.clock = time.perf_counter()
+        if self.host_waits(step):
+            self.clock = time.perf_counter()  # evaluating and saving are no part of the next step
         return None
-
-    def gradients(self) -> list[Tensor]:
-        return [p.grad for p in self.model.parameters() if p.grad is not None]
-
-    def update(self, norm: float) -> None:
-        """Clip by the global norm and take the optimizer's step."""
-        clip = self.settings.grad_clip
-        if 0 < clip < norm:
-            torch._foreach_mul_(self.gradients(), clip / norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def update_if_finite(self, agreed: Tensor) -> None:
-        """Enqueue :meth:`update`; the device leaves it out if norm or loss are not finite."""
-        clip = self.settings.grad_clip
-        self.optimizer.found_inf = 1 - agreed[:2].isfinite().all().float()
-        self.optimizer.grad_scale = (agreed[0] / clip).clamp(min=1) if clip > 0 else None
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        del self.optimizer.found_inf, self.optimizer.grad_scale
-
-    def row(
-        self,
-        step: int,
-        loss: float,
-        aux_loss: float | None,
-        norm: float,
-        lr: float,
-        seconds: float,
-    ) -> Row:
-        tokens = self.settings.batch * self.settings.context
-        row = {
-            "step": step,
-            "tokens": step * tokens,
-            "train_loss": loss,
-            "lr": lr,
-            "grad_norm": norm,
-            "step_ms": 1e3 * seconds,
-            "tokens_per_s": tokens / seconds,
-        }
-        return row if aux_loss is None else row | {"aux_loss": aux_loss}
 
     def resume(self) -> None:
         """Load the newest checkpoint, if there is one."""
@@ -311,6 +291,7 @@ class _Run:
                 f"rank {self.runtime.rank} finds the checkpoint of step {step}, rank 0 that of "
                 f"step {main}: {self.checkpoints.folder} must be one folder, seen by all ranks"
             )
+        self.done = _Progress(step, state.get("val_loss"), state.get("train_loss"))
         if found is None:
             return
         there, here = _shapes(state["model"]), _shapes(self.model.state_dict())
@@ -331,15 +312,14 @@ class _Run:
         for group, before in zip(self.optimizer.param_groups, live, strict=True):
             for key, value in before.items():
                 group.setdefault(key, value)  # one that the saved state does not know
-        self.done = Progress(step, state["val_loss"], state["train_loss"])
 
     def save(self) -> None:
-        """Save on rank 0; fail on all ranks if it fails there.
+        """Save on rank 0, if the run saves at all; fail on all ranks if it fails there.
 
         Weights that the update has just broken are not saved: the next step reports the
         divergence, and the last finite checkpoint must not have been rotated away by then.
         """
-        if self.checkpoints is None:
+        if self.checkpoints is None or not self.settings.checkpoint_interval:
             return
         problem = None
         if self.runtime.is_main and all(bool(p.isfinite().all()) for p in self.model.parameters()):
@@ -355,17 +335,6 @@ class _Run:
                 problem = str(error)
         if problem := self.runtime.from_main(problem):
             raise CheckpointError(problem)
-
-
-def _takes_flag(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
-    """Whether the optimizer's steps honour ``found_inf`` and ``grad_scale``."""
-    # torch's own optimizers take from a loaded state whether they are fused, and claim what they
-    # claimed before.
-    return (
-        device.type != "mps"
-        and getattr(optimizer, "_step_supports_amp_scaling", False)
-        and all(group.get("fused", True) for group in optimizer.param_groups)
-    )
 
 
 def _shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from nanogpt.data import ORDERS
 from nanogpt.errors import InputError
 from nanogpt.runtime import Runtime
+from nanogpt.schedule import learning_rate
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,8 @@ class Settings:
         context: Tokens in a sequence.
         lr: The highest learning rate.
         seed: Chooses the batches and the dropout masks.
+        order: ``windows``, batches of random windows with replacement; or ``permuted``, each window
+            once a pass over the data, in a new order each pass.
         micro_batch: Sequences of one forward pass on one rank; None takes a rank's whole share.
         warmup_steps: Steps of linear warm-up.
         min_lr_ratio: Last learning rate over the highest.
@@ -25,7 +29,8 @@ class Settings:
         eval_windows: Use the first so many validation windows; None uses all.
         log_interval: Steps between logged rows. The first step, the last, an evaluated and a
             diverged one are always logged.
-        checkpoint_interval: Steps between checkpoints; 0 saves at the end only.
+        checkpoint_interval: Steps between checkpoints; one is written at the end and on a stop
+            signal besides. 0 writes none at all.
     """
 
     steps: int
@@ -33,6 +38,7 @@ class Settings:
     context: int
     lr: float
     seed: int = 1337
+    order: str = "windows"
     micro_batch: int | None = None
     warmup_steps: int = 0
     min_lr_ratio: float = 0.1
@@ -40,7 +46,7 @@ class Settings:
     eval_interval: int = 0
     eval_windows: int | None = None
     log_interval: int = 1
-    checkpoint_interval: int = 0
+    checkpoint_interval: int = 250
 
     def __post_init__(self):
         least = {"steps": 1, "batch": 1, "context": 1, "lr": 0, "seed": 0, "log_interval": 1}
@@ -50,6 +56,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not value >= bound:
                 raise InputError(f"{name} is {value}; it must be at least {bound}")
+        if self.order not in ORDERS:
+            raise InputError(f"order is {self.order!r}; allowed are {' and '.join(ORDERS)}")
         if self.min_lr_ratio > 1:
             raise InputError(f"min_lr_ratio is {self.min_lr_ratio}; it must lie in [0, 1]")
 
@@ -72,9 +80,28 @@ class Settings:
             )
         return size
 
-    def due(self, step: int, interval: int) -> bool:
-        """Say whether something done every ``interval`` steps, and at the end, is due."""
-        return step == self.steps or (interval > 0 and step % interval == 0)
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        return learning_rate(
+            step,
+            peak=self.lr,
+            steps=self.steps,
+            warmup_steps=self.warmup_steps,
+            min_ratio=self.min_lr_ratio,
+        )
+
+    def evaluates(self, step: int) -> bool:
+        """Say whether a step is followed by an evaluation."""
+        return step == self.steps or (self.eval_interval > 0 and step % self.eval_interval == 0)
+
+    def logs(self, step: int) -> bool:
+        """Say whether a step's row is due."""
+        return step in (1, self.steps) or step % self.log_interval == 0
+
+    def saves(self, step: int) -> bool:
+        """Say whether a step is followed by a checkpoint."""
+        interval = self.checkpoint_interval
+        return interval > 0 and (step == self.steps or step % interval == 0)
 
 
 @dataclass(frozen=True)

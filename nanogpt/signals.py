@@ -3,45 +3,67 @@
 import contextlib
 import os
 import signal
+import stat
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-STDERR = 2
+STDOUT, STDERR = 1, 2
 
 # torchrun passes on to its workers what the terminal has sent to them already.
 SAME_REQUEST_S = 0.5
 
 
-class StopSignals:
-    """A context in which SIGTERM and SIGINT are noted instead of ending the process.
+@contextlib.contextmanager
+def handling(handler: Callable[[int, Any], None], numbers: Iterable[int]) -> Iterator[None]:
+    """A context in which signals call ``handler``; former handlers come back at the end.
 
-    A second one stops the process at once, as if there were no handler. Outside the main thread,
-    where Python allows no handlers, nothing is installed. Former handlers come back at the end.
+    A signal that the process was started to ignore (``nohup``) stays ignored. Outside the main
+    thread, where Python allows no handlers, nothing is installed.
+    """
+    former = {}
+    if threading.current_thread() is threading.main_thread():
+        wanted = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
+        former = {number: signal.signal(number, handler) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, before in former.items():
+            signal.signal(number, before)
+
+
+class StopSignals:
+    """A context in which SIGTERM, SIGINT and SIGHUP are noted instead of ending the process.
+
+    SIGHUP, a terminal that has gone, counts as SIGTERM. A second signal stops the process at once,
+    as if there were no handler.
 
     Args:
         notice: A line for stderr when the first signal comes.
 
     Attributes:
-        received: The number of the first signal, or None.
+        received: The first signal, one of ``SIGNALS``, or None.
     """
 
     def __init__(self, notice: str = ""):
         self.notice = notice
         self.received: int | None = None
-        self._former = {}
 
     def __enter__(self) -> "StopSignals":
-        if threading.current_thread() is threading.main_thread():
-            self._former = {number: signal.signal(number, self._note) for number in SIGNALS}
+        self._handlers = handling(self._note, (*SIGNALS, signal.SIGHUP))
+        self._handlers.__enter__()
         return self
 
     def __exit__(self, *exception) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
+        self._handlers.__exit__(*exception)
 
-    def _note(self, number: int, frame) -> None:
+    def _note(self, number: int, _frame: Any) -> None:
+        if number == signal.SIGHUP:
+            number = signal.SIGTERM
+            _leave_terminal()
         now = time.monotonic()
         if self.received is None:
             self.received, self._since = number, now
@@ -64,3 +86,12 @@ def obey(number: int | None) -> None:
         raise KeyboardInterrupt
     if number is not None:
         raise SystemExit(128 + number)
+
+
+def _leave_terminal() -> None:
+    """Print to nowhere what would go to a terminal: writing to one that has gone is an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (STDOUT, STDERR):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):  # a terminal, even one that has gone
+            os.dup2(nowhere, stream)
+    os.close(nowhere)

@@ -297,7 +297,8 @@ def _build(config: dict[str, Any], runtime: Any, recorder: Any) -> dict[str, Any
         )
     except (ValueError, TypeError) as error:  # the library's own refusal of a hyperparameter
         raise UserError(f"optimizer={config['optimizer']['name']}: {error}") from error
-    settings = {name: config[name] for name in Settings.__dataclass_fields__}
+    named = {**config, "order": config["data"].get("order", "windows")}
+    settings = {name: named[name] for name in Settings.__dataclass_fields__}
     settings["micro_batch"] = _micro_batch(config, runtime.world)
     return {"settings": Settings(**settings), "model": model, "optimizer": optimizer}
 

@@ -146,7 +146,7 @@ RULES: dict[str, Rule] = {
     "eval_interval": whole(1),
     "eval_windows": whole(1, nullable=True),
     "log_interval": whole(1),
-    "checkpoint_interval": whole(1),
+    "checkpoint_interval": whole(0),
     "keep_checkpoints": whole(1),
     "results_dir": TEXT,
     "data_dir": TEXT,

@@ -11,6 +11,13 @@ Needs torch alone.
 
 from powerstep_repro.optim.adams import AdamS, AdamSReleased
 from powerstep_repro.optim.adamw_int8 import AdamWInt8, AdamWInt8Released
+from powerstep_repro.optim.kinds import (
+    KINDS,
+    create_for_model,
+    groups_by_kind,
+    parameter_kinds,
+)
+from powerstep_repro.optim.multi import MultiOptimizer
 from powerstep_repro.optim.pbsgdm import PbSGDM, PbSGDMReleased
 from powerstep_repro.optim.powerstep import PowerStep
 from powerstep_repro.optim.powerstep_int8 import (
@@ -32,10 +39,12 @@ from powerstep_repro.optim.stacey import Stacey, StaceyReleased
 globals().update(discover(__name__, __path__))
 
 __all__ = [
+    "KINDS",
     "AdamS",
     "AdamSReleased",
     "AdamWInt8",
     "AdamWInt8Released",
+    "MultiOptimizer",
     "PbSGDM",
     "PbSGDMReleased",
     "PowerStep",
@@ -46,7 +55,10 @@ __all__ = [
     "StaceyReleased",
     "bytes_per_param",
     "create",
+    "create_for_model",
+    "groups_by_kind",
     "names",
+    "parameter_kinds",
     "register",
     "state_bytes",
 ]

@@ -26,7 +26,7 @@ def state(value):
 
 
 def steps_there(store):
-    return sorted(int(path.name.split("-")[1]) for path in store.folder.glob("step-*.pt"))
+    return sorted(int(path.name.split("-")[1]) for path in store.folder.glob("step-*-*.pt"))
 
 
 def file_of(store, step):
@@ -164,12 +164,36 @@ def test_the_half_written_file_of_a_killed_process_is_ignored_and_removed(store)
     assert not list(store.folder.glob("*.tmp"))
 
 
+def test_a_users_copy_is_left_alone(store):
+    """Whatever it is called, it is neither removed nor loaded."""
+    store.save(1, state(1))
+    names = ["step-best.pt", f"{file_of(store, 1).name}.bak", "step-00000001.pt.tmp.keep", "x.tmp"]
+    for name in names:
+        (store.folder / name).write_bytes(file_of(store, 1).read_bytes())
+    for step in (2, 3, 4, 5):
+        store.save(step, state(step))
+    assert steps_there(store) == [3, 4, 5]
+    assert {path.name for path in store.folder.iterdir()} >= set(names)
+    for step in (3, 4, 5):
+        file_of(store, step).unlink()
+    assert store.load() is None
+
+
 class Custom(dict):
     pass
 
 
+class Piece(torch.Tensor):
+    """As DTensor is: a tensor of which this process may hold a part."""
+
+
 @pytest.mark.parametrize(
-    ("value", "kind"), [(np.float64(1), "numpy.float64"), ({1, 2}, "builtins.set")]
+    ("value", "kind"),
+    [
+        (np.float64(1), "numpy.float64"),
+        ({1, 2}, "builtins.set"),
+        (Piece(torch.zeros(2)), "test_checkpoint_store.Piece"),
+    ],
 )
 def test_what_weights_only_would_refuse_is_refused_when_saving(store, value, kind):
     with pytest.raises(TypeError, match=rf"state\.optimizer\.groups\[0\]\.x is a {kind}"):

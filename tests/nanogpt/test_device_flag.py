@@ -93,20 +93,21 @@ def test_same_numbers_as_without_a_flag(run, flags, clip):
 def test_the_next_gradients_are_enqueued_before_an_outcome_is_read(run, monkeypatch, optimizer):
     """But for steps whose weights are evaluated or saved, and optimizers that know no flag."""
     calls = []
-    for name in ("accumulate", "read", "evaluate"):
+    for name in ("accumulate_gradients", "read_outcome", "evaluate"):
         owner = loop if name == "evaluate" else loop._Run
         original = getattr(owner, name)
         monkeypatch.setattr(
             owner, name, lambda *a, name=name, original=original: calls.append(name) or original(*a)
         )
     run(optimizer=optimizer, steps=6, eval_interval=4)
-    at_rest = ["accumulate", "read", "evaluate"]
+    accumulate, read = "accumulate_gradients", "read_outcome"
+    evaluated = [accumulate, read, "evaluate"]
     if optimizer == "adamw":
-        between, last = ["accumulate", "read"] * 3, ["accumulate", "read"]
+        between, last = [accumulate, read] * 3, [accumulate, read]
     else:
-        between, last = ["accumulate", *["accumulate", "read"] * 2], ["accumulate"]
-        at_rest = ["accumulate", "read", "read", "evaluate"]
-    assert calls == between + at_rest + last + at_rest
+        between, last = [accumulate, *[accumulate, read] * 2], [accumulate]
+        evaluated = [accumulate, read, read, "evaluate"]
+    assert calls == between + evaluated + last + evaluated
 
 
 @pytest.mark.parametrize("kind", [LossOverflows, NormOverflows, "nan"])

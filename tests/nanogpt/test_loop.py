@@ -143,6 +143,21 @@ def test_resume_is_exact(run, precision, optimizer):
     assert_identical(resumed.left(), straight.left())
 
 
+def test_permuted_resume_is_exact(run, data):
+    """From the middle of a pass to the middle of the next one."""
+    windows = (len(data.train) - 1) // CONTEXT
+    common = {"order": "permuted", "batch": 40, "dropout": 0.0}
+    straight = run("straight", **common)
+    assert windows % 40
+    assert windows < 40 * STEPS
+    run("stopped", model_class=disturbed("sigterm", at=5), **common)
+    resumed = run("stopped", **common)
+    assert len(resumed.digests) == STEPS - 5
+    assert_identical(resumed.left(), straight.left())
+    other = run("other", **common | {"order": "windows"})
+    assert other.digests[0] != straight.digests[0]
+
+
 def test_a_finished_run_started_again_trains_nothing(run):
     first = run("same")
     second = run("same", progress=lambda *_: pytest.fail("took a step"))
@@ -160,8 +175,9 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(run):
     assert_identical(second.left(), first.left())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_finishes_the_step_and_saves(run, number, capfd):
+    """A terminal that is gone stops a run as SIGTERM does."""
     before = signal.getsignal(number)
 
     def progress(row, steps):
@@ -169,12 +185,36 @@ def test_a_signal_finishes_the_step_and_saves(run, number, capfd):
             os.kill(os.getpid(), number)
 
     stopped = run(progress=progress)
-    assert (stopped.result.status, stopped.result.signal) == ("interrupted", number)
+    told = signal.SIGTERM if number == signal.SIGHUP else number
+    assert (stopped.result.status, stopped.result.signal) == ("interrupted", told)
     assert stopped.store.load()[0] == stopped.result.step == 5
     assert signal.getsignal(number) is before
     assert capfd.readouterr().err == (
         "told to stop: the step in progress will be finished and saved; once more to stop at once\n"
     )
+
+
+def test_under_nohup_a_terminal_that_goes_stops_nothing(run):
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        done = run(progress=lambda row, steps: os.kill(os.getpid(), signal.SIGHUP))
+    finally:
+        signal.signal(signal.SIGHUP, former)
+    assert (done.result.status, done.result.step) == ("finished", STEPS)
+
+
+def test_an_interval_of_zero_saves_nothing_at_all(run, capfd):
+    """Neither at the end nor on a signal; what an earlier start has saved is gone on with."""
+    done = run("same", checkpoint_interval=0)
+    assert not done.store.folder.exists()
+    stopped = run("same", checkpoint_interval=0, model_class=disturbed("sigterm", at=5))
+    assert (stopped.result.status, stopped.result.step) == ("interrupted", 5)
+    assert not stopped.store.folder.exists()
+    assert "will be finished; once more" in capfd.readouterr().err
+    run("same", checkpoint_interval=5, model_class=disturbed("sigterm", at=7))
+    resumed = run("same", checkpoint_interval=0)
+    assert len(resumed.digests) == STEPS - 7
+    assert_identical(resumed.left(), done.left())
 
 
 def test_trains_outside_the_main_thread(run):
@@ -238,14 +278,17 @@ def test_broken_weights_are_never_saved(run, monkeypatch, steps, at):
     assert broken.store.load()[0] == 3
 
 
-def test_a_full_disk_ends_the_run_with_a_sentence_and_the_old_checkpoint(run):
-    def on_stage(stage, seen=[]):  # noqa: B006  counts over the run
-        seen.append(stage)
-        if seen.count("written") == 2:
-            raise OSError(28, "No space left on device")
+def test_a_full_disk_ends_the_run_with_a_sentence_and_the_old_checkpoint(run, monkeypatch):
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    def progress(row, steps):
+        if row["step"] == 5:
+            monkeypatch.setattr(os, "replace", full)
 
     with pytest.raises(CheckpointError, match=r"step 6 could not be .*No space left"):
-        run("same", checkpoint_interval=3, on_stage=on_stage)
+        run("same", checkpoint_interval=3, progress=progress)
+    monkeypatch.undo()
     straight = run(checkpoint_interval=3)
     assert_identical(run("same", checkpoint_interval=3).left(), straight.left())
 
@@ -370,6 +413,7 @@ class Reordered(GPT):
         ({"lr": math.nan}, "lr is nan"),
         ({"eval_windows": 0}, "eval_windows is 0"),
         ({"min_lr_ratio": 1.5}, r"min_lr_ratio is 1\.5"),
+        ({"order": "random"}, "order is 'random'; allowed are windows and permuted"),
         ({"context": 500}, "too few for one window of context 500"),
         ({"context": 20}, "longer than the model's context, 16"),
     ],

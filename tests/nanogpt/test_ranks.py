@@ -81,7 +81,7 @@ def test_a_divergence_on_one_rank_stops_all(tmp_path, data_folder, optimizer):
 
 
 def test_a_full_disk_on_one_rank_stops_all(tmp_path, data_folder, alone):
-    outcomes = ranks(tmp_path, data_folder, stop_at=("written", 2), stop_by="error", **COMMON)
+    outcomes = ranks(tmp_path, data_folder, stop_at=("written", 2), stop_by="fill_disk", **COMMON)
     for error in outcomes:
         assert isinstance(error, CheckpointError)
         assert "step 6" in str(error)

@@ -41,6 +41,60 @@ def test_any_split_sees_the_same_global_batch(data, seed, step, world, micro, ro
     assert (data.batch(seed, step, CONTEXT, batch + 5)[0][:batch] == whole[0]).all()
 
 
+def permuted(data, seed, step, batch, positions=slice(None), context=CONTEXT):
+    """The sequences of a step, each with its last target."""
+    x, y = data.batch(seed, step, context, batch, positions, "permuted")
+    return np.concatenate([x, y[:, -1:]], 1)
+
+
+@given(
+    seed=st.integers(0, 2**63),
+    context=st.sampled_from([16, 100, 199]),
+    batch=st.integers(1, 70),
+    passes=st.integers(1, 3),
+)
+def test_permuted_each_window_comes_once_a_pass(data, seed, context, batch, passes):
+    """Whatever the batch, which may end in the middle of a pass or take several."""
+    windows = (len(data.train) - 1) // context
+    every = np.stack([data.train[i * context : (i + 1) * context + 1] for i in range(windows)])
+    steps = range(1, -(-passes * windows // batch) + 1)
+    drawn = np.concatenate([permuted(data, seed, step, batch, context=context) for step in steps])
+    for start in range(0, passes * windows, windows):
+        one = drawn[start : start + windows]
+        assert sorted(map(tuple, one)) == sorted(map(tuple, every.astype(np.int64)))
+
+
+@given(
+    seed=st.integers(0, 2**63),
+    step=st.integers(1, 10**4),
+    world=st.sampled_from([1, 2, 3, 4]),
+    micro=st.sampled_from([1, 2, 3]),
+    rounds=st.integers(1, 30),
+)
+def test_permuted_any_split_sees_the_same_global_batch(data, seed, step, world, micro, rounds):
+    """And any step is drawn without those before it: by a resumed run, say."""
+    batch = world * micro * rounds
+    whole = permuted(data, seed, step, batch)
+    pieces = [
+        permuted(data, seed, step, batch, slice(i, i + micro)) for i in range(0, batch, micro)
+    ]
+    assert (np.concatenate(pieces) == whole).all()
+    # The same sequences in steps of half the size.
+    if batch % 2 == 0:
+        halves = [permuted(data, seed, s, batch // 2) for s in (2 * step - 1, 2 * step)]
+        assert (np.concatenate(halves) == whole).all()
+
+
+def test_permuted_orders_differ_by_seed_and_by_pass(data):
+    windows = (len(data.train) - 1) // CONTEXT
+    orders = {
+        (seed, number): permuted(data, seed, number, windows).tobytes()
+        for seed in range(3)
+        for number in range(1, 4)
+    }
+    assert len(set(orders.values())) == 9
+
+
 def test_seeds_and_steps_do_not_share_batches(data):
     drawn = {
         (seed, step): data.batch(seed, step, CONTEXT, 16)[0].tobytes()

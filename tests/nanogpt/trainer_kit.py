@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nanogpt.checkpoint import CheckpointStore
+from nanogpt.checkpoint import CheckpointStore, _HashingFile
 from nanogpt.data import FORMAT, TokenData, dataset_hash
 from nanogpt.loop import train
 from nanogpt.model import GPT, GPTConfig
@@ -110,7 +110,6 @@ class Run:
         dropout=0.1,
         model_class=GPT,
         keep=2,
-        on_stage=None,
         progress=None,
         runtime: Runtime | None = None,
         note=True,
@@ -118,7 +117,7 @@ class Run:
     ):
         folder.mkdir(parents=True, exist_ok=True)
         self.recorder = LogRecorder(folder / "log.jsonl")
-        self.store = CheckpointStore(folder / "checkpoints", {"dropout": dropout}, keep, on_stage)
+        self.store = CheckpointStore(folder / "checkpoints", {"dropout": dropout}, keep)
         runtime = runtime or Runtime("cpu")
         self.digests = []
         with runtime:
@@ -201,8 +200,7 @@ def _in_process(pipe, environment, folder, data, spec):
     if "event" in spec:
         spec["model_class"] = disturbed(*spec.pop("event"))
     if "stop_at" in spec:
-        stage, checkpoint = spec.pop("stop_at")
-        spec["on_stage"] = _stopper(stage, checkpoint, spec.pop("stop_by", "kill"))
+        at_checkpoint(*spec.pop("stop_at"), ACTS[spec.pop("stop_by", "kill")])
     if spec.pop("tell", False):
         spec["progress"] = lambda row, steps: (pipe.send(row["step"]), time.sleep(0.002))
     try:
@@ -215,20 +213,49 @@ def _in_process(pipe, environment, folder, data, spec):
         pipe.send((run.result, run.digests, weights))
 
 
-def _stopper(stage: str, checkpoint: int, by: str):
-    """Stop at a stage of the n-th checkpoint; if it is ``writing``, in the midst of its pieces."""
-    seen = []
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def on_stage(now):
-        seen.append(now)
-        whole = seen.count("renamed") + (now != "renamed")
-        midst = stage != "writing" or seen[-40:].count("writing") == 40
-        if now == stage and whole == checkpoint and midst:
-            if by == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise OSError(28, "No space left on device")
 
-    return on_stage
+def fill_disk():
+    raise OSError(28, "No space left on device")
+
+
+ACTS = {"kill": kill, "fill_disk": fill_disk}
+
+
+def at_checkpoint(stage: str, number: int, act) -> None:
+    """Act in the n-th checkpoint of this process.
+
+    Stages: ``writing``, in the midst of its pieces; ``written``, before it gets its name;
+    ``renamed``, before older ones are removed.
+    """
+    save, write, replace = CheckpointStore.save, _HashingFile.write, os.replace
+    begun = pieces = 0
+
+    def counted_save(self, *arguments):
+        nonlocal begun, pieces
+        begun, pieces = begun + 1, 0
+        save(self, *arguments)
+
+    def counted_write(self, data):
+        nonlocal pieces
+        pieces += 1
+        if (stage, begun, pieces) == ("writing", number, 40):
+            self.flush()
+            act()
+        return write(self, data)
+
+    def watched_replace(source, target):
+        ours = str(target).endswith(".pt") and begun == number
+        if ours and stage == "written":
+            act()
+        replace(source, target)
+        if ours and stage == "renamed":
+            act()
+
+    CheckpointStore.save, _HashingFile.write = counted_save, counted_write
+    os.replace = watched_replace
 
 
 CONTEXT_OF_PROCESSES = multiprocessing.get_context("forkserver")

@@ -3,6 +3,7 @@ it stands, ends with the signal's code, and the same command goes on from there.
 """
 
 import os
+import pty
 import signal
 import sys
 import time
@@ -53,6 +54,37 @@ def test_a_signal_saves_and_the_same_command_goes_on_to_the_last_bit(harness, wh
     assert harness(*RUN) == 0, harness.said
     assert "resuming after step 6" in harness.said
     assert not differences(whole, left(harness.run()))
+
+
+def test_without_checkpoints_a_stopped_run_starts_anew_and_a_finished_one_stays(harness, whole):
+    run = (*RUN, "checkpoint_interval=0")
+    assert harness(*run, accident=partial(signalled_after, 5, signal.SIGTERM, 1)) == 143
+    assert not (harness.run() / "checkpoints").exists()
+    assert harness(*run) == 0, harness.said
+    assert "no checkpoint: starts at step 1" in harness.said
+    assert not (harness.run() / "checkpoints").exists()
+    assert not differences(whole | {"checkpoint": None}, left(harness.run()))
+    assert harness(*run) == 0
+    assert "already finished" in harness.said
+
+
+def test_a_terminal_that_goes_stops_the_command_and_the_run_is_saved(harness):
+    """A dropped ssh: the command's terminal is closed, and it can print no more."""
+    settings = (*SMALL, *RUN, "steps=100000", "results_dir=long")
+    data = ("data=text", f"data.path={harness.text}", f"data_dir={harness.text.parent}/data")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(harness.folder)
+        command = [sys.executable, "-m", "powerstep_repro.train", *settings, *data]
+        os.execve(sys.executable, command, environment)
+    while b"/100000" not in os.read(terminal, 10_000):
+        pass
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 143
+    found = summary(harness.run("long"))
+    assert found["status"] == "interrupted"
+    assert list(checkpoints(harness.run("long")))[-1] == found["steps"]
 
 
 def test_a_second_signal_stops_the_command_at_once(harness, whole):

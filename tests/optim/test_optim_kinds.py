@@ -1,0 +1,128 @@
+"""Which parameters are embeddings, head, gains and matrices, found in any model."""
+
+import pytest
+import torch
+from torch import nn
+
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.runtime import decay_groups
+from powerstep_repro.config import choices, compose
+from powerstep_repro.models import build
+from powerstep_repro.optim import groups_by_kind, parameter_kinds
+
+
+def names_of(model: nn.Module) -> dict[str, set[str]]:
+    kinds = parameter_kinds(model)
+    return {kind: {n for n, k in kinds.items() if k == kind} for kind in set(kinds.values())}
+
+
+def test_nanogpts_gpt2_even_where_a_block_has_the_vocabularys_width():
+    model = GPT(GPTConfig(vocab_size=64, context=64, n_layer=1, n_head=2, n_embd=16))
+    found = names_of(model)
+    assert found["token_embeddings"] == {"wte.weight"}
+    assert found["positions"] == {"wpe.weight"}
+    assert len(found["gains"]) == 3
+    assert found.keys() == {"token_embeddings", "positions", "gains", "matrices"}
+
+
+@pytest.mark.parametrize("name", choices("model"))
+def test_the_models_of_the_paper(name):
+    config = compose([f"model={name}", "profile=tiny"])["model"]
+    model = build(config)
+    found = names_of(model)
+    tied = config["family"] == "gpt2" or config["tied"]
+    assert len(found["token_embeddings"]) == 1
+    assert len(found.get("head", ())) == (0 if tied else 1)
+    assert len(found.get("positions", ())) == (1 if config["family"] == "gpt2" else 0)
+    parameters = dict(model.named_parameters())
+    assert all(parameters[n].dim() < 2 for n in found["gains"])
+    assert all(parameters[n].dim() >= 2 for n in found["matrices"])
+    rows = {
+        p.shape[0]
+        for n in (*found["token_embeddings"], *found.get("head", ()))
+        for p in [parameters[n]]
+    }
+    assert rows == {config["vocab_size"]}
+
+
+class Plain(nn.Module):
+    def __init__(self, tied=False, bias=False):
+        super().__init__()
+        self.out = nn.Linear(8, 12, bias=bias)
+        self.layers = nn.ModuleList([nn.Linear(8, 12), nn.Linear(12, 8)])
+        self.wpe = nn.Embedding(20, 8)
+        self.wte = nn.Embedding(12, 8)
+        self.vocab_size = 12
+        self.experts = nn.Parameter(torch.zeros(2, 8, 8))
+        if tied:
+            self.out.weight = self.wte.weight
+
+
+def test_a_plain_model_with_and_without_a_tied_head():
+    found = names_of(Plain(bias=True))
+    assert found["head"] == {"out.weight"}
+    assert found["token_embeddings"] == {"wte.weight"}
+    assert found["positions"] == {"wpe.weight"}
+    assert found["matrices"] == {"layers.0.weight", "layers.1.weight", "experts"}
+    assert found["gains"] == {"out.bias", "layers.0.bias", "layers.1.bias"}
+    # Tied: one parameter, under the name that comes first.
+    assert names_of(Plain(tied=True))["token_embeddings"] == {"out.weight"}
+    assert "head" not in names_of(Plain(tied=True))
+
+
+def test_wrapped_and_frozen():
+    model = Plain()
+    model.wpe.weight.requires_grad_(False)
+    wrapped = nn.ModuleDict({"module": model})
+    assert "positions" not in names_of(wrapped)
+    assert names_of(wrapped)["head"] == {"module.out.weight"}
+
+
+def test_gpt2_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=64, n_positions=64)
+    found = names_of(transformers.GPT2LMHeadModel(config))
+    assert found["token_embeddings"] == {"transformer.wte.weight"}
+    assert found["positions"] == {"transformer.wpe.weight"}
+    assert len(found["matrices"]) == 4
+    assert "head" not in found
+
+
+def test_nothing_but_matrices_and_gains():
+    assert set(parameter_kinds(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))).values()) == {
+        "matrices",
+        "gains",
+    }
+
+
+def names_in(groups) -> list[list[str]]:
+    return [[name for name, _ in group["params"]] for group in groups]
+
+
+@pytest.mark.parametrize("on", ["matrices", "all"])
+def test_without_kinds_the_groups_are_the_trainers(on):
+    model = Plain()
+    ours = groups_by_kind(model, weight_decay=0.1, weight_decay_on=on)
+    theirs = decay_groups(model, 0.1, on)
+    assert list(ours) == ["rest"]
+    assert names_in(ours["rest"]) == names_in(theirs)
+    assert [g["weight_decay"] for g in ours["rest"]] == [g["weight_decay"] for g in theirs]
+
+
+def test_a_part_of_the_embeddings_goes_before_the_whole():
+    model = Plain()
+    parts = groups_by_kind(model, "embeddings", "token_embeddings", weight_decay=0.1)
+    assert names_in(parts["token_embeddings"]) == [["wte.weight"]]
+    assert names_in(parts["embeddings"]) == [["wpe.weight"]]
+    alone = groups_by_kind(model, "positions")
+    assert names_in(alone["positions"]) == [["wpe.weight"]]
+    assert "wte.weight" in names_in(alone["rest"])[0]
+    everything = [n for part in parts.values() for group in names_in(part) for n in group]
+    assert sorted(everything) == sorted(n for n, _ in model.named_parameters())
+
+
+def test_unknown_words_are_refused():
+    with pytest.raises(ValueError, match="unknown kind 'gain'; did you mean 'gains'"):
+        groups_by_kind(Plain(), "gain")
+    with pytest.raises(ValueError, match="weight_decay_on must be matrices or all, not 'none'"):
+        groups_by_kind(Plain(), weight_decay_on="none")
