@@ -19,7 +19,8 @@ from nanogpt.errors import InputError
 FORMAT = 1
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 ORDERS = ("windows", "permuted")
-META_KEYS = ("name", "dtype", "vocab_size", "train_tokens", "val_tokens", "hash")
+META = {"name": str, "dtype": str, "hash": str}
+META |= {"vocab_size": int, "train_tokens": int, "val_tokens": int}
 
 # Up to this size a split is searched for ids beyond the vocabulary when it is opened (0.1 s).
 # Larger ones are checked batch by batch, so that opening a 17 GB file does not read all of it.
@@ -36,9 +37,8 @@ class TokenData:
 
     Args:
         folder: Where ``train.bin`` and ``val.bin`` lie.
-        meta: Their description; :meth:`open` reads it from ``meta.json``. Needs ``name``,
-            ``dtype`` (``uint16`` or ``uint32``), ``vocab_size``, ``train_tokens``,
-            ``val_tokens`` and ``hash``.
+        meta: Their description; :meth:`open` reads it from ``meta.json``. Needs the keys of
+            ``META``; ``dtype`` is ``uint16`` or ``uint32``.
 
     Raises:
         InputError: A file is missing, cut or longer than described, or holds an id beyond the
@@ -47,22 +47,13 @@ class TokenData:
 
     def __init__(self, folder: str | Path, meta: dict[str, Any]):
         self.folder = Path(folder)
-        missing = [key for key in META_KEYS if key not in meta]
-        if missing:
-            raise InputError(
-                f"the description of the data in {self.folder} lacks {', '.join(missing)}"
-            )
-        for key in ("vocab_size", "train_tokens", "val_tokens"):
-            if type(meta[key]) is not int or meta[key] < 1:
+        for key, kind in META.items():
+            value = meta.get(key)
+            if type(value) is not kind or (kind is int and value < 1):
+                allowed = "a text" if kind is str else "a whole number, at least 1"
                 raise InputError(
-                    f"the description of the data in {self.folder} has {key} = {meta[key]!r}; "
-                    "it must be a whole number, at least 1"
-                )
-        for key in ("name", "dtype", "hash"):
-            if not isinstance(meta[key], str):
-                raise InputError(
-                    f"the description of the data in {self.folder} has {key} = {meta[key]!r}; "
-                    "it must be a text"
+                    f"the description of the data in {self.folder} has {key} = {value!r}; "
+                    f"it must be {allowed}"
                 )
         if meta["dtype"] not in DTYPES:
             raise InputError(

@@ -300,8 +300,7 @@ class _Run:
                 f"the checkpoint of step {step} in {self.checkpoints.folder} is of another model: "
                 f"it differs in {', '.join(differing)}"
             )
-        live = [dict(group) for group in self.optimizer.param_groups]
-        saved = state["optimizer"]["param_groups"]
+        saved, live = state["optimizer"]["param_groups"], self.optimizer.param_groups
         if [g.get("param_names") for g in live] != [g.get("param_names") for g in saved]:
             raise InputError(
                 f"the checkpoint of step {step} in {self.checkpoints.folder} holds the optimizer "
@@ -309,9 +308,6 @@ class _Run:
             )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        for group, before in zip(self.optimizer.param_groups, live, strict=True):
-            for key, value in before.items():
-                group.setdefault(key, value)  # one that the saved state does not know
 
     def save(self) -> None:
         """Save on rank 0, if the run saves at all; fail on all ranks if it fails there.

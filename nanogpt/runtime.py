@@ -17,6 +17,7 @@ from nanogpt.errors import InputError, OutOfMemory
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("fp32", "amp_bf16", "bf16")
+OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def seeded(*key: int) -> None:
@@ -216,7 +217,10 @@ class Runtime:
         try:
             yield
         except (RuntimeError, MemoryError) as error:
-            if not _tells_of_memory(error):
+            # Only CUDA's own allocator has an error type of its own for it.
+            known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            known = known or any(words in str(error) for words in OUT_OF_MEMORY)
+            if not known or isinstance(error, OutOfMemory):
                 raise
             at = "building the model" if micro_batch is None else f"micro_batch {micro_batch}"
             raise OutOfMemory(
@@ -226,26 +230,12 @@ class Runtime:
             ) from error
 
 
-def _tells_of_memory(error: Exception) -> bool:
-    """Whether memory ran out. Only CUDA's own allocator has an error type of its own for it."""
-    if isinstance(error, OutOfMemory):  # is a sentence already
-        return False
-    sentences = ("DefaultCPUAllocator", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    kinds = (torch.OutOfMemoryError, MemoryError)
-    return isinstance(error, kinds) or any(words in str(error) for words in sentences)
-
-
 def _resolve(device: str) -> torch.device:
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
-        available = (
-            ("cuda", torch.cuda.is_available()),
-            ("mps", torch.backends.mps.is_available()),
-        )
-        device = next((name for name, there in available if there), "cpu")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("device is 'cuda', but torch finds no CUDA device here")
-    if device == "mps" and not torch.backends.mps.is_available():
-        raise InputError("device is 'mps', but torch finds no MPS device here")
+        device = next((name for name in there if there[name]), "cpu")
+    if not there.get(device, True):
+        raise InputError(f"device is {device!r}, but torch finds no {device.upper()} device here")
     if device == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     return torch.device(device)
