@@ -3,29 +3,28 @@
 from collections.abc import Sequence
 
 from powerstep_repro.errors import exit_on_user_error
-from powerstep_repro.pages import style
-from powerstep_repro.pages.arguments import parse, writing
-from powerstep_repro.pages.figures import CATALOGUE as FIGURES
-from powerstep_repro.pages.figures import draw
+from powerstep_repro.pages import arguments, figures, style, tables
 from powerstep_repro.pages.html import html
 from powerstep_repro.pages.render import write_text
-from powerstep_repro.pages.report import document, drawable
-from powerstep_repro.pages.tables import CATALOGUE as TABLES
+from powerstep_repro.pages.report import document
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw what the report shows, then write it as Markdown and as one HTML file."""
-    _, evidence = parse(
-        argv,
+    parser = arguments.parser(
         "report",
         "",
-        {"report": [s for spec in (*FIGURES.values(), *TABLES.values()) for s in spec.sweeps]},
+        [],
         "Write <results_dir>/<profile>/REPORT.md and report.html (one file, works offline).",
     )
+    every = (*figures.CATALOGUE.values(), *tables.CATALOGUE.values())
+    sweeps = {"report": [sweep for spec in every for sweep in spec.sweeps]}
+    _, evidence = arguments.read(parser.parse_args(argv).words, "", sweeps)
     folder = evidence.folder
-    with writing(folder):
-        for name in drawable(evidence):
-            style.save(draw(name, evidence), folder / "figures" / evidence.file_name(name))
+    with arguments.writing(folder):
+        for name in figures.drawable(evidence):
+            drawn = figures.draw(name, evidence)
+            style.save(drawn, folder / "figures" / evidence.file_name(name))
         text = document(evidence)
         pages = {
             folder / f"{evidence.file_name('REPORT')}.md": text,

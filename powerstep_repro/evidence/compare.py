@@ -4,11 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from powerstep_repro.evidence import Cell
 from powerstep_repro.evidence.statistics import (
     INCONCLUSIVE,
     NOT_REPRODUCED,
-    NOT_RUN,
     REPRODUCED,
     Gap,
     order,
@@ -19,6 +17,8 @@ from powerstep_repro.evidence.statistics import (
 from powerstep_repro.evidence.words import NOTHING, signed
 from powerstep_repro.paper.assumed import COLLAPSE_NATS
 from powerstep_repro.paper.claims import MARGIN
+from powerstep_repro.runs import Cell
+from powerstep_repro.runs.cells import FINISHED, NOT_RUN
 
 #: What the remark of a gap means.
 MIXED = (
@@ -34,35 +34,29 @@ def gap_of(subject: Cell, reference: Cell | None) -> Gap | None:
     return paired_gap(subject.outcome.finals, reference.outcome.finals)
 
 
-def gap_words(gap: Gap | None, n: int | None = None) -> str:
+def gap_words(gap: Gap | None, beside: tuple[float, float] | None = None) -> str:
     """Write a gap with its interval: ``+0.012 [+0.004, +0.020]``.
 
     Args:
         gap: What was compared.
-        n: Of the loss beside which it stands; the gap's own is written where it is another.
+        beside: The two losses beside which it stands; where the gap is of fewer seeds, and so of
+            other means, it tells them.
     """
     if gap is None:
         return NOTHING
+    words, remarks = signed(gap.mean), []
     if gap.has_interval:
-        return f"{signed(gap.mean)} {interval_words(gap, n)}"
-    return signed(gap.mean) + _remarks(gap, n)
-
-
-def interval_words(gap: Gap | None, n: int | None = None) -> str:
-    """Write an interval alone; that of one seed is none."""
-    known = gap is not None and gap.has_interval
-    return f"[{signed(gap.low)}, {signed(gap.high)}]{_remarks(gap, n)}" if known else NOTHING
-
-
-def _remarks(gap: Gap, n: int | None) -> str:
-    remarks = []
-    if gap.without_windows:
-        remarks.append(f"n={gap.n}, {len(gap.without_windows)} more without windows")
-    elif n not in (None, gap.n):
-        remarks.append(f"n={gap.n}")
-    if gap.unlike:
+        words += f" [{signed(gap.low)}, {signed(gap.high)}]"
+    if beside and not np.allclose(beside, gap.means, rtol=0, atol=5e-7):
+        remarks.append(f"n={gap.n}: {gap.means[0]:.3f} − {gap.means[1]:.3f}")
+    if gap.mixed:
         remarks.append("mixed")
-    return f" ({', '.join(remarks)})" if remarks else ""
+    return f"{words} ({', '.join(remarks)})" if remarks else words
+
+
+def gap_words_beside(gap: Gap | None, subject: Cell, reference: Cell) -> str:
+    """Write a gap that stands beside the mean losses of both cells."""
+    return gap_words(gap, (subject.outcome.mean, reference.outcome.mean))
 
 
 def judge_cell(subject: Cell, reference: Cell | None, paper_gap: float) -> str:
@@ -83,22 +77,25 @@ def judge_parity(subject: Cell, reference: Cell, margin: float = MARGIN) -> str:
     if not subject.outcome.n or not reference.outcome.n:
         return NOT_RUN
     if subject.outcome.diverged:
-        lone = subject.outcome.finals or subject.outcome.n < 2 or not reference.outcome.finals
-        return INCONCLUSIVE if lone else NOT_REPRODUCED
+        return NOT_REPRODUCED if _all_diverged(subject, reference) else INCONCLUSIVE
     gap = gap_of(subject, reference)
     return INCONCLUSIVE if gap is None else parity(gap, margin)
 
 
 def judge_order(subject: Cell, reference: Cell) -> str:
     """Judge "the subject ends higher than the reference"; a diverged subject ends higher."""
-    outcome = subject.outcome
-    if not outcome.n or not reference.outcome.n:
+    if not subject.outcome.n or not reference.outcome.n:
         return NOT_RUN
-    if outcome.diverged:
-        settled = not outcome.finals and outcome.n > 1 and reference.outcome.finals
-        return REPRODUCED if settled else INCONCLUSIVE
+    if subject.outcome.diverged:
+        return REPRODUCED if _all_diverged(subject, reference) else INCONCLUSIVE
     gap = gap_of(subject, reference)
     return INCONCLUSIVE if gap is None else order(gap)
+
+
+def _all_diverged(subject: Cell, reference: Cell) -> bool:
+    """Whether every run of several diverged, where the reference trains."""
+    outcome = subject.outcome
+    return not outcome.finals and outcome.n > 1 and bool(reference.outcome.finals)
 
 
 def collapsed(subject: Cell, reference: Cell | None) -> list[bool]:
@@ -127,7 +124,7 @@ def clear_best(cells: Sequence[Cell]) -> Cell | None:
     A tie, a single seed, or a best that some run of its own did not reach gives None.
     """
     ran = [cell for cell in cells if cell.outcome.n]
-    whole = [cell for cell in ran if cell.outcome.status == "finished"]
+    whole = [cell for cell in ran if cell.outcome.status == FINISHED]
     if len(ran) < 2 or not whole:
         return None
     best = min(whole, key=lambda cell: cell.outcome.mean)

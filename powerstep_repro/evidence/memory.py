@@ -1,6 +1,7 @@
 """Optimizer-state memory from shapes alone: the paper's counting, and that of whole models."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -50,6 +51,21 @@ def paper_counts(model: str) -> Count:
     return count(OmegaConf.to_container(OmegaConf.load(CONF / "model" / f"{model}.yaml")))
 
 
+@lru_cache(maxsize=64)
+def full_size(model: str) -> int:
+    """Return the parameters of a model of the paper."""
+    return paper_counts(model).n_params
+
+
+def scaled_to(config: Mapping[str, Any]) -> int | None:
+    """Return a config's parameters where its model is scaled; None at the paper's size."""
+    model = config["model"]["name"]
+    if model not in MODELS:
+        return None
+    ours = count(config["model"]).n_params
+    return None if ours == full_size(model) else ours
+
+
 def counted_by_the_paper(model: str) -> tuple[int, int]:
     """Return the parameters whose state the paper's number counts, and those of the whole model.
 
@@ -77,7 +93,7 @@ def rows(
 
     Returns:
         Dictionaries with ``model, optimizer, devices, n_params, routed_expert_params,
-        bytes_per_param``; ``paper_mb`` (as printed; None where the paper prints none),
+        counted_params, bytes_per_param``; ``paper_mb`` (None where the paper prints none),
         ``paper_counting_mb``, ``whole_model_mb`` and ``with_masters_mb`` (whole model, an fp32
         master copy included), all in MiB a device; ``ratio`` and ``ratio_with_masters``, AdamW's
         state over this one's.
@@ -99,6 +115,7 @@ def rows(
                     "devices": devices,
                     "n_params": whole,
                     "routed_expert_params": paper_counts(model).routed_expert_params,
+                    "counted_params": counted,
                     "bytes_per_param": size,
                     "paper_mb": printed.get((model, name)) if here else None,
                     "paper_counting_mb": size * counted / devices / MIB,

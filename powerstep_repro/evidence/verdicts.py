@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from powerstep_repro.evidence import Cell, Evidence, Source, rate_label, size_label
 from powerstep_repro.evidence.compare import (
     collapsed,
     gap_of,
@@ -18,30 +17,31 @@ from powerstep_repro.evidence.compare import (
     judge_order,
     judge_parity,
 )
-from powerstep_repro.evidence.labels import variant_label
-from powerstep_repro.evidence.memory import paper_counts
+from powerstep_repro.evidence.memory import full_size, scaled_to
+from powerstep_repro.evidence.sources import Evidence, Source
 from powerstep_repro.evidence.statistics import (
     ELSEWHERE,
     INCONCLUSIVE,
     NOT_REPRODUCED,
-    NOT_RUN,
     REPRODUCED,
+    Gap,
     overall,
     slope,
 )
-from powerstep_repro.evidence.words import signed
-from powerstep_repro.paper import Claim, model_label, optimizer_label, value
+from powerstep_repro.evidence.words import rate_label, signed, size_label, variant_label
+from powerstep_repro.paper import Claim, model_label, optimizer_label
 from powerstep_repro.paper.claims import Side
+from powerstep_repro.runs import Cell
+from powerstep_repro.runs.cells import DIVERGED, FINISHED, NOT_RUN
 
 
 @dataclass(frozen=True)
 class Item:
-    """One part of a claim: what was compared, the verdict, the evidence, the number of seeds."""
+    """One part of a claim: what was compared, the verdict, the evidence in words."""
 
     what: str
     verdict: str
     evidence: str
-    n: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,7 @@ class Judgement:
     @property
     def holds_so_far(self) -> bool:
         """Whether it is open for want of runs alone: all items that were run are reproduced."""
-        ran = self._ran
-        return self.verdict == INCONCLUSIVE and bool(ran) and set(ran) == {REPRODUCED}
+        return self.verdict == INCONCLUSIVE and {*self._ran} == {REPRODUCED}
 
     @property
     def words(self) -> str:
@@ -92,12 +91,10 @@ def judge(kind: str) -> Callable[[Judge], Judge]:
     return enter
 
 
-def side_label(side: Side, cell: Cell | None = None) -> str:
+def side_label(side: Side, cell: Cell) -> str:
     """Name a side for people: the optimizer and the values that set it apart."""
     values = [f"{k.split('.')[-1]} = {v}" for k, v in side.where.items() if v is not None]
-    if cell is not None and not values:
-        return variant_label(cell)
-    return ", ".join([optimizer_label(side.optimizer), *values])
+    return ", ".join([optimizer_label(side.optimizer), *values]) if values else variant_label(cell)
 
 
 def pairs(
@@ -109,57 +106,40 @@ def pairs(
             for subject in source.find(model, side):
                 shared = {key: subject.value(key) for key in claim.match_on}
                 found = source.find(model, claim.reference, **shared) if claim.reference else []
-                reference = found[0] if found else None
-                words = f"{model_label(model)}: {side_label(side)}"
-                words += "".join(f", {_value(key, v)}" for key, v in shared.items())
-                yield words, subject, reference
-
-
-def _value(key: str, number: float) -> str:
-    return f"{key} {rate_label(number) if key == 'lr' else number}"
-
-
-def stood_in(claim: Claim, evidence: Evidence) -> tuple[Source, tuple[str, ...], str]:
-    """Return a claim's source; at ``h100`` a sweep on Medium may be answered by Small.
-
-    Returns:
-        The source, the models to look for, and a remark if they are not the paper's.
-    """
-    if claim.models != ("gpt2_medium",) or claim.sweep not in ("beta", "gamma"):
-        return evidence.source(claim.sweep), claim.models, ""
-    (source,) = evidence.sources_or((claim.sweep,), "model=gpt2_small")
-    models = tuple(dict.fromkeys(cell.model for cell in source.cells))
-    remark = "" if models == claim.models else "it is not the paper's model"
-    return source, models, remark
+                words = [f"{model_label(model)}: {side_label(side, subject)}"]
+                words += [f"{k} {rate_label(v) if k == 'lr' else v}" for k, v in shared.items()]
+                yield ", ".join(words), subject, found[0] if found else None
 
 
 def _items(claim: Claim, evidence: Evidence, decide: Callable, words: Callable) -> list[Item]:
-    source, models, remark = stood_in(claim, evidence)
+    """Judge each pair of a claim by ``decide``, its evidence in the ``words`` of the pair."""
+    source = evidence.shown(claim.sweep)
+    stands_in = source is not evidence.source(claim.sweep)
+    models = tuple(dict.fromkeys(cell.model for cell in source.cells)) if stands_in else ()
     items = []
     for what, subject, reference in pairs(claim, source, models):
-        ran = subject.outcome.n and (reference is not None and reference.outcome.n)
-        verdict = decide(subject, reference) if ran else NOT_RUN
-        text = words(subject, reference) if ran else _why_not(subject, reference)
-        if remark and ran:
-            verdict, text = ELSEWHERE, f"{text}; {verdict} there, but {remark}"
-        elif ran:
-            verdict, text = at_full_size(subject, verdict, text)
-        gap = gap_of(subject, reference) if ran else None
-        items.append(Item(what, verdict, text, gap.n if gap else subject.outcome.n))
+        if not subject.outcome.n or reference is None or not reference.outcome.n:
+            items.append(Item(what, NOT_RUN, _why_not(subject, reference)))
+            continue
+        verdict, text = decide(subject, reference), words(subject, reference)
+        if stands_in:
+            verdict, text = ELSEWHERE, f"{text}; {verdict} there, but it is not the paper's model"
+        items.append(Item(what, *at_full_size(subject, verdict, text)))
     return items
 
 
 def at_full_size(subject: Cell, verdict: str, text: str) -> tuple[str, str]:
     """Settle nothing where the profile scales the model: the claim is on another one."""
-    if subject.scaled_to is None:
+    size = scaled_to(subject.config)
+    if size is None or verdict == ELSEWHERE:
         return verdict, text
-    size = size_label(subject.scaled_to)
+    size = size_label(size)
     return ELSEWHERE, f"{text}; {verdict} there, but the model is scaled to {size} parameters"
 
 
 def _why_not(subject: Cell, reference: Cell | None) -> str:
     """The state of the subject's runs or, where those are of use, of what they are held against."""
-    if (own := subject.outcome.status) not in ("finished", "diverged") or reference is None:
+    if (own := subject.outcome.status) not in (FINISHED, DIVERGED) or reference is None:
         return own
     return f"{variant_label(reference)}, its reference: {reference.outcome.status}"
 
@@ -169,27 +149,22 @@ def _gap_text(subject: Cell, reference: Cell) -> str:
     gap, ours, theirs = gap_of(subject, reference), subject.outcome, reference.outcome
     if gap is None or ours.diverged:
         return f"{ours.words()} against {theirs.words()}, n = {ours.n}"
-    means = [np.mean([side.finals[seed].loss for seed in gap.seeds]) for side in (ours, theirs)]
-    return f"gap {gap_words(gap)}, n = {gap.n} ({means[0]:.3f} against {means[1]:.3f})"
+    return f"gap {gap_words(gap)}, n = {gap.n} ({gap.means[0]:.3f} against {gap.means[1]:.3f})"
 
 
+@judge("majority")  # item by item the same rule; what the items come to is ``majority``
 @judge("parity")
 def _parity(claim: Claim, evidence: Evidence) -> list[Item]:
     return _items(claim, evidence, lambda s, r: judge_parity(s, r, claim.bound), _gap_text)
 
 
-# Item by item the same rule; what the items come to is ``majority``.
-JUDGES["majority"] = _parity
-
-
-def majority(items: list[Item]) -> str:
+def majority(verdicts: list[str]) -> str:
     """Judge "typically": true of more than half of all items, or false of at least half."""
-    verdicts = [item.verdict for item in items]
     if overall(verdicts) == NOT_RUN:
         return NOT_RUN
-    if 2 * verdicts.count(REPRODUCED) > len(items):
+    if 2 * verdicts.count(REPRODUCED) > len(verdicts):
         return REPRODUCED
-    return NOT_REPRODUCED if 2 * verdicts.count(NOT_REPRODUCED) >= len(items) else INCONCLUSIVE
+    return NOT_REPRODUCED if 2 * verdicts.count(NOT_REPRODUCED) >= len(verdicts) else INCONCLUSIVE
 
 
 @judge("order")
@@ -220,13 +195,11 @@ def _steady(claim: Claim, evidence: Evidence) -> list[Item]:
 
 def sizes(models: tuple[str, ...]) -> dict[str, float]:
     """Return log10 of the parameters of the paper's models."""
-    return {model: float(np.log10(paper_counts(model).n_params)) for model in models}
+    return {model: float(np.log10(full_size(model))) for model in models}
 
 
-def trend_verdict(fit, span: float, margin: float) -> str:
+def trend_verdict(fit: Gap, span: float, margin: float) -> str:
     """Judge "no trend" by the slope's interval and the growth it allows over ``span``."""
-    if not fit.has_interval:
-        return INCONCLUSIVE
     if fit.low > 0:
         return NOT_REPRODUCED
     return REPRODUCED if fit.high >= 0 and fit.high * span < margin else INCONCLUSIVE
@@ -234,30 +207,20 @@ def trend_verdict(fit, span: float, margin: float) -> str:
 
 @judge("trend")
 def _trend(claim: Claim, evidence: Evidence) -> list[Item]:
-    source = evidence.source(claim.sweep)
     gaps = {}
-    for _, subject, reference in pairs(claim, source):
+    for _, subject, reference in pairs(claim, evidence.source(claim.sweep)):
         gap = gap_of(subject, reference)
-        if gap is not None and subject.scaled_to is None:
+        if gap is not None and scaled_to(subject.config) is None:
             gaps[subject.model] = gap
     what = "slope of the gap over log10 of the parameters"
     if len(gaps) < 3:
         text = f"{len(gaps)} of {len(claim.models)} models at full size, 3 are needed"
         return [Item(what, INCONCLUSIVE if gaps else NOT_RUN, text)]
     log10 = sizes(claim.models)
-    x, y = [log10[m] for m in gaps], [gap.mean for gap in gaps.values()]
+    x, y = [log10[model] for model in gaps], [gap.mean for gap in gaps.values()]
     fit = slope(np.array(x), np.array(y))
     n = min(gap.n for gap in gaps.values())
     span = max(log10.values()) - min(log10.values())
     verdict = trend_verdict(fit, span, claim.bound) if n > 1 else INCONCLUSIVE
     text = f"{signed(fit.mean, 4)} [{signed(fit.low, 4)}, {signed(fit.high, 4)}] nats a decade"
-    return [Item(what, verdict, f"{text} over {len(gaps)} models, n = {n}", n)]
-
-
-def paper_gap(claim: Claim, model: str, side: Side) -> float | None:
-    """Return the paper's own gap between a claim's side and its reference, where it prints both."""
-    if claim.paper_table is None or claim.reference is None:
-        return None
-    ours = value(claim.paper_table, model, side.optimizer)
-    theirs = value(claim.paper_table, model, claim.reference.optimizer)
-    return None if ours is None or theirs is None else ours - theirs
+    return [Item(what, verdict, f"{text} over {len(gaps)} models, n = {n}")]

@@ -28,14 +28,8 @@ code { font: .86em/1.4 ui-monospace, "DejaVu Sans Mono", monospace; background: 
 .yes, .no, .open { padding: .05em .4em; border-radius: 3px; color: #fff; white-space: nowrap; }
 .yes { background: #00704a; } .no { background: #a3122a; } .open { background: #5f5f5f; }
 """
-_VERDICTS = {
-    "reproduced": "yes",
-    "not reproduced": "no",
-    "inconclusive": "open",
-    "not run": "open",
-    "another model": "open",
-    "no verdict": "open",
-}
+_BADGES = {"reproduced": "yes", "not reproduced": "no"}
+_BADGES |= dict.fromkeys(("inconclusive", "not run", "another model", "no verdict"), "open")
 
 
 def html(markdown: str, folder: Path) -> str:
@@ -45,37 +39,27 @@ def html(markdown: str, folder: Path) -> str:
         markdown: the report as Markdown.
         folder: where the pictures that it names lie.
     """
-    renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
-    body = renderer.render(markdown)
-    body = re.sub(r'<img src="([^"]+)"', lambda found: _inlined(found, folder), body)
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
+
+    def inlined(found: re.Match) -> str:
+        data = base64.b64encode((folder / found[1]).read_bytes()).decode("ascii")
+        return f'<img src="data:image/png;base64,{data}"'
+
+    body = re.sub(r'<img src="([^"]+)"', inlined, body)
     body = body.replace("<table>", '<div class="box" tabindex="0"><table>')
     body = body.replace("</table>", "</table></div>")
-    body = re.sub(r"<strong>([a-z ]+)</strong>", _badge, body)
-    headings: list[tuple[str, str]] = []
-    body = re.sub(r"<h2>(.*?)</h2>", lambda found: _anchored(found, headings), body)
-    links = "".join(f'<a href="#{anchor}">{text}</a>' for anchor, text in headings)
-    title = re.search(r"<h1>(.*?)</h1>", body)
-    body = body.replace("</h1>", f"</h1>\n<nav>{links}</nav>", 1)
+    for text, kind in _BADGES.items():
+        body = body.replace(f"<strong>{text}</strong>", f'<strong class="{kind}">{text}</strong>')
+    links = []
+    for number, text in enumerate(re.findall(r"<h2>(.*?)</h2>", body), start=1):
+        body = body.replace(f"<h2>{text}</h2>", f'<h2 id="section-{number}">{text}</h2>', 1)
+        links.append(f'<a href="#section-{number}">{text}</a>')
+    body = body.replace("</h1>", f"</h1>\n<nav>{''.join(links)}</nav>", 1)
+    title = re.search(r"<h1>(.*?)</h1>", body)[1]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'
-        f"<title>{title.group(1) if title else 'Report'}</title>\n<style>{_STYLE}</style>\n"
+        f"<title>{title}</title>\n<style>{_STYLE}</style>\n"
         f"</head>\n<body>\n{body}</body>\n</html>\n"
     )
-
-
-def _inlined(found: re.Match, folder: Path) -> str:
-    data = base64.b64encode((folder / found.group(1)).read_bytes()).decode("ascii")
-    return f'<img src="data:image/png;base64,{data}"'
-
-
-def _badge(found: re.Match) -> str:
-    text = found.group(1)
-    return f'<strong class="{_VERDICTS[text]}">{text}</strong>' if text in _VERDICTS else found[0]
-
-
-def _anchored(found: re.Match, headings: list[tuple[str, str]]) -> str:
-    anchor = f"section-{len(headings) + 1}"
-    headings.append((anchor, found.group(1)))
-    return f'<h2 id="{anchor}">{found.group(1)}</h2>'

@@ -1,174 +1,93 @@
-"""The three tables of validation losses: the paper's layout, each cell beside the paper's own."""
+"""The tables of runs: the paper's three of validation losses, and two beyond the paper."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from powerstep_repro.evidence import (
-    Cell,
-    Evidence,
-    Source,
+from powerstep_repro.evidence import Evidence
+from powerstep_repro.evidence.compare import MIXED, clear_best, gap_words_beside
+from powerstep_repro.evidence.losses import SWEEPS, Row, long_row, losses
+from powerstep_repro.evidence.memory import scaled_to
+from powerstep_repro.evidence.provenance import Cost, costs
+from powerstep_repro.evidence.statistics import INCONCLUSIVE
+from powerstep_repro.evidence.tuned import Tuned, training_gap, tuned
+from powerstep_repro.evidence.words import (
+    NO_VERDICT,
+    NOTHING,
     data_label,
     n_label,
+    plain,
     rate_label,
-    size_label,
+    signed,
+    sized_label,
+    variant,
+    variant_label,
 )
-from powerstep_repro.evidence.compare import (
-    MIXED,
-    clear_best,
-    gap_of,
-    gap_words,
-    interval_words,
-    judge_cell,
-    judge_collapse,
-)
-from powerstep_repro.evidence.labels import variant, variant_label
-from powerstep_repro.evidence.statistics import ELSEWHERE, INCONCLUSIVE, Gap
-from powerstep_repro.evidence.words import NO_VERDICT, NOTHING, signed
-from powerstep_repro.pages.model import Entry, Table, plain
-from powerstep_repro.paper import TABLES, model_label, value
+from powerstep_repro.pages.render import Entry, Table
+from powerstep_repro.paper import TABLES
 from powerstep_repro.paper.claims import MARGIN
-
-#: What the paper says in the place of a number.
-COLLAPSES = "collapses"
-
-
-def paper_cell(name: str, cell: Cell) -> tuple[float | None, str]:
-    """Return the paper's value for a cell, and the text that stands for it."""
-    number = value(name, cell.model, cell.optimizer)
-    if number is not None:
-        return number, f"{number:.3f}"
-    if name == "quant_valid" and variant(cell) in ("adamw_int8", "adamw_int8_released"):
-        return None, COLLAPSES
-    return None, NOTHING
+from powerstep_repro.runs import Cell
 
 
 def loss_table(name: str, evidence: Evidence, beyond: Sequence[str] = ()) -> Table:
-    """Build a table of final validation losses.
+    """Build one of the paper's tables of final validation losses.
 
     Args:
         name: the paper's table.
         evidence: the profile's runs.
         beyond: sweeps whose runs stand beside the paper's columns, once there are any.
     """
-    sweep = {"valid_small": "small", "quant_valid": "quant", "valid_large": "large"}[name]
-    source = evidence.source(sweep)
-    extras = [evidence.source(other) for other in beyond]
-    cells = source.cells + [cell for extra in extras for cell in extra.cells if cell.runs]
-    names = list(dict.fromkeys(variant(cell) for cell in cells))
-    labels = {variant(cell): variant_label(cell) for cell in cells}
-    spec = TABLES[name]
-    names.sort(key=lambda n: spec.columns.index(n) if n in spec.columns else len(spec.columns))
+    labels, by_model = losses(name, evidence, beyond)
+    rows = [row for rows in by_model.values() for row in rows if row is not None]
+    spec, cells = TABLES[name], [row.cell for row in rows]
     table = Table(
         name,
         f"Table {spec.number}: {spec.title}",
         f"Profile {evidence.profile}, data {data_label(cells)}, {n_label(cells)}.",
-        ["Model", "", *(labels[n] for n in names)],
+        ["Model", "", *labels],
     )
-    models = list(dict.fromkeys(cell.model for cell in cells))
-    for model in models:
-        by_name = {variant(cell): cell for cell in reversed(cells) if cell.model == model}
-        _add_model(table, name, model, [by_name.get(n) for n in names], evidence.profile)
-    table.notes = _notes(evidence, [source])
+    for model, own in by_model.items():
+        config = next(row.cell.config for row in own if row is not None)
+        table.add(f"{sized_label(model, scaled_to(config))}, lr {rate_label(config['lr'])}")
+        columns = [_column(row, evidence.profile) for row in own]
+        heads = max(columns, key=len)
+        for head in heads:
+            table.add("", head, *(column.get(head, Entry(NOTHING)) for column in columns))
+    table.long = [row.long() for row in rows]
+    table.notes = _notes(evidence)
+    command = evidence.source(SWEEPS[name]).missing_command()
+    if command and evidence.profile != "tiny":
+        table.notes.append(f"What was not run: {command}")
     return table
 
 
-def _add_model(
-    table: Table, name: str, model: str, cells: Sequence[Cell | None], profile: str
-) -> None:
-    there = [cell for cell in cells if cell is not None]
-    reference = next((cell for cell in there if cell.optimizer == "adamw"), None)
-    best = clear_best(there) if profile != "tiny" else None
-    rows: dict[str, list[Entry]] = {}
-    for cell in cells:
-        column = _column(name, cell, reference, cell is not None and cell is best, profile)
-        for head, entry in column.items():
-            rows.setdefault(head, []).append(entry)
-    heading = f"{model_label(model)}, lr {rate_label(there[0].config['lr'])}"
-    if there[0].scaled_to:
-        heading += f", scaled to {size_label(there[0].scaled_to)} parameters"
-    table.add(heading)
-    for head, entries in rows.items():
-        table.add("", head, *entries)
-    table.long += [_long(name, cell, reference, profile) for cell in there]
-
-
-def _column(
-    name: str, cell: Cell | None, reference: Cell | None, best: bool, profile: str
-) -> dict[str, Entry]:
-    heads = [
-        "paper",
-        "ours",
-        "gap to AdamW, paper",
-        "gap to AdamW, ours",
-        "90 % interval",
-    ]
+def _column(row: Row | None, profile: str) -> dict[str, Entry]:
+    """Lay out what one optimizer has under a model; nothing where none is planned."""
+    if row is None:
+        return {}
+    entries = {"paper": Entry(row.paper), "ours": Entry(_ended(row.cell), row.best)}
     if profile == "paper":
-        heads.insert(2, "ours − paper")
+        known = row.printed is not None and row.cell.outcome.finals
+        difference = row.cell.outcome.mean - row.printed if known else None
+        entries["ours − paper"] = Entry(signed(difference))
+    entries["gap to AdamW, paper"] = Entry(signed(row.paper_gap))
+    gap = "reference"
+    if not row.is_reference:
+        gap = gap_words_beside(row.gap, row.cell, row.reference) if row.gap else NOTHING
+    entries["gap to AdamW, ours"] = Entry(gap)
     if profile != "tiny":
-        heads.append("verdict")
-    if cell is None:
-        return {head: Entry(NOTHING) for head in heads}
-    paper, paper_text = paper_cell(name, cell)
+        entries["verdict"] = Entry(row.verdict)
+    return entries
+
+
+def _ended(cell: Cell) -> str:
+    """Say how a cell's runs ended, and how many they are."""
     outcome = cell.outcome
-    ours = outcome.words() + (f" (n={outcome.n})" if outcome.n else "")
+    words = outcome.words() + (f" (n={outcome.n})" if outcome.n else "")
     if outcome.blown_up:
-        ours += f", blown up at step {min(outcome.blown_up.values()):,}"
-    difference = None if paper is None or not outcome.finals else outcome.mean - paper
-    gap = gap_of(cell, reference)
-    texts = {
-        "paper": Entry(paper_text),
-        "ours": Entry(ours, best),
-        "ours − paper": Entry(signed(difference)),
-        "gap to AdamW, paper": Entry(signed(_paper_gap(name, cell))),
-        "gap to AdamW, ours": Entry(
-            signed(gap.mean) if gap and gap.has_interval else gap_words(gap, outcome.n)
-        ),
-        "90 % interval": Entry(interval_words(gap, outcome.n)),
-        "verdict": Entry(_verdict(name, cell, reference)),
-    }
-    if cell is reference:
-        named = ("gap to AdamW, ours", "90 % interval", "verdict")
-        texts |= dict.fromkeys(named, Entry("reference"))
-    return {head: texts[head] for head in heads}
+        words += f", blown up at step {min(outcome.blown_up.values()):,}"
+    return words
 
 
-def _paper_gap(name: str, cell: Cell) -> float | None:
-    paper, reference = paper_cell(name, cell)[0], value(name, cell.model, "adamw")
-    return None if paper is None or reference is None else round(paper - reference, 6)
-
-
-def _verdict(name: str, cell: Cell, reference: Cell | None) -> str:
-    if not cell.outcome.n:
-        return cell.outcome.status
-    if cell.scaled_to:
-        return ELSEWHERE
-    paper_gap = _paper_gap(name, cell)
-    if paper_gap is not None:
-        return judge_cell(cell, reference, paper_gap)
-    if paper_cell(name, cell)[1] == COLLAPSES:
-        return judge_collapse(cell, reference)
-    return "not in the paper"
-
-
-def _long(name: str, cell: Cell, reference: Cell | None, profile: str) -> dict[str, object]:
-    outcome = cell.outcome
-    gap: Gap | None = gap_of(cell, reference)
-    is_reference = cell is reference
-    row = {
-        "model": cell.model,
-        "optimizer": variant(cell),
-        "paper": paper_cell(name, cell)[1],
-        "ours": plain(outcome.mean) if outcome.status == "finished" else outcome.words(),
-        "paper_gap": plain(_paper_gap(name, cell)),
-        "our_gap": plain(gap.mean if gap else None),
-        "n": gap.n if gap else outcome.n,
-        "ci_low": plain(gap.low if gap and not is_reference else None),
-        "ci_high": plain(gap.high if gap and not is_reference else None),
-        "verdict": "reference" if is_reference else _verdict(name, cell, reference),
-    }
-    return row | ({"verdict": NO_VERDICT} if profile == "tiny" else {})
-
-
-def _notes(evidence: Evidence, sources: Sequence[Source]) -> list[str]:
+def _notes(evidence: Evidence) -> list[str]:
     if evidence.profile == "tiny":
         return [
             "Plumbing check: scaled-down models, a few hundred steps, learning rates of their own. "
@@ -176,7 +95,8 @@ def _notes(evidence: Evidence, sources: Sequence[Source]) -> list[str]:
         ]
     notes = [
         f"Gap: final validation loss minus AdamW's, in nats a token, with its 90 % interval over "
-        f"shared seeds and validation windows; none for n = 1, which is {INCONCLUSIVE}. A printed "
+        f"shared seeds and validation windows; none for n = 1, which is {INCONCLUSIVE}. Where it "
+        "is of fewer seeds than the losses above it, their means follow in brackets. A printed "
         f"gap within ±{MARGIN:g} is reproduced by an interval inside ±{MARGIN:g}, one beyond by "
         "an interval beyond on the same side. Bold: best and no tie. Blown up: after the warm-up "
         "a loss exceeded that of a uniform guess by more than a nat. " + MIXED
@@ -186,6 +106,126 @@ def _notes(evidence: Evidence, sources: Sequence[Source]) -> list[str]:
             "Other data, other horizon than the paper's: its losses and ours cannot be compared, "
             "gaps to AdamW can."
         )
-    commands = [source.missing_command() for source in sources]
-    notes += [f"What was not run: {command}" for command in commands if command]
     return notes
+
+
+def lr_tuned(evidence: Evidence) -> Table:
+    """Build the table of each optimizer at its own best learning rate, GPT-2 Small."""
+    at_best = tuned(evidence)
+    adamw, cells = at_best["adamw"], [own.cell for own in at_best.values()]
+    heads = ["Optimizer", "Best lr", "Validation loss at each rate run", "Best is on the edge"]
+    heads += ["Validation loss", "Gap to AdamW at its best", "Steps to AdamW's final loss"]
+    table = Table(
+        "lr_tuned",
+        "Beyond the paper: each optimizer at its own best learning rate, GPT-2-Small (124M)",
+        f"Profile {evidence.profile}, data {data_label(cells)}, {n_label(cells)}.",
+        [*heads, "Verdict on parity"],
+        extra=("lr", "rates", "edge", "steps_to_adamw"),
+    )
+    evident = evidence.profile != "tiny"
+    winner = clear_best(cells) if evident else None
+    for own in at_best.values():
+        cell, is_reference = own.cell, own is adamw
+        if own.ended:
+            lr, edge = rate_label(own.lr), own.edge or "no"
+            rates = ", ".join(rate_label(c.config["lr"]) for c in own.ran)
+            by_rate = ", ".join(
+                f"{rate_label(c.config['lr'])}: {c.outcome.words()}" for c in own.ran
+            )
+        else:
+            lr = edge = rates = by_rate = cell.outcome.words()
+        gap = "reference" if is_reference else gap_words_beside(own.gap, cell, adamw.cell)
+        verdict = own.verdict if evident else NO_VERDICT
+        entry = Entry(_ended(cell), cell is winner)
+        table.add(variant_label(cell), lr, by_rate, edge, entry, gap, own.steps_to, verdict)
+        table.long.append(
+            long_row(cell, own.gap, verdict, not is_reference)
+            | {"lr": lr, "rates": rates, "edge": edge, "steps_to_adamw": own.steps_to}
+        )
+    table.notes = [
+        "Best: lowest mean validation loss at the end among the rates that were run; a diverged "
+        "run never wins. On an edge (lowest, highest, or the only rate run), a better rate may lie "
+        "beyond, and parity stays inconclusive. Steps: the first whose smoothed training loss "
+        "reaches AdamW's at the end of its best run, same seed where there is one. " + MIXED
+    ]
+    table.notes += _also(at_best["powerstep"], adamw)
+    if not evident:
+        table.notes.insert(0, "Plumbing check: no ranking here is evidence.")
+    return table
+
+
+def _also(ours: Tuned, adamw: Tuned) -> list[str]:
+    """Say what else differs between PowerStep and AdamW where each is at its best."""
+    gap = training_gap(ours, adamw)
+    if gap is None:
+        return []
+    ratio = adamw.lr / ours.lr
+    return [
+        f"In smoothed training loss PowerStep ends {signed(gap)} from AdamW, both at their best; a "
+        "log that sees its data more than once need not agree with the validation. A step decays "
+        f"weights by η·λ, which is {ratio:.3g} times PowerStep's for AdamW at these rates."
+    ]
+
+
+def cost(evidence: Evidence, sweeps: Iterable[str]) -> Table:
+    """Build the table of what each optimizer costs, from every run of the given sweeps."""
+    heads = ["Model", "Optimizer", "Device", "Revision", "State (MiB)", "State (B/param)"]
+    heads += ["Training step (ms)", "Optimizer alone (ms)", "Tokens/s", "Peak memory (GiB)"]
+    table = Table(
+        "cost",
+        "Beyond the paper: what each optimizer costs",
+        f"Profile {evidence.profile}; medians over runs, measured while training.",
+        [*heads, "Device-hours", "Runs"],
+        extra=("quantity", "device", "revision"),
+    )
+    rows = costs(evidence, sweeps)
+    adamw = {(c.cell.model, c.device, c.revision): c for c in rows if variant(c.cell) == "adamw"}
+    for row in rows:
+        model = row.cell.model
+        texts = [
+            NOTHING if (number := getattr(row, name)) is None else format(number / unit, form)
+            for name, (unit, form) in _QUANTITIES.items()
+        ]
+        label = sized_label(model, scaled_to(row.cell.config))
+        named = [label, variant_label(row.cell), row.device, row.revision]
+        table.add(*named, *texts, f"{row.runs}")
+        base = adamw.get((model, row.device, row.revision))
+        table.long += [_cost_row(row, base, name) for name in _QUANTITIES]
+    if not rows:
+        table.add("not run", *[NOTHING] * (len(table.header) - 1))
+    table.notes = [
+        "Training step and tokens/s are of whole steps (forward, backward, optimizer), the first "
+        "tenth of each log left out; a row's runs share device and revision of this project, since "
+        "either changes a step's time. Optimizer alone: the fastest implementation in the "
+        "benchmark on the same device, where it was run. Device-hours: wall-clock time × devices, "
+        "over all runs of the row."
+    ]
+    return table
+
+
+# What is shown of a Cost: its unit in the layout, and how it is written there.
+_QUANTITIES = {
+    "state_bytes": (2**20, ".1f"),
+    "bytes_per_param": (1, ".3f"),
+    "step_ms": (1, ",.1f"),
+    "optimizer_ms": (1, ",.3f"),
+    "tokens_per_s": (1, ",.0f"),
+    "peak_memory_bytes": (2**30, ".2f"),
+    "device_hours": (1, ".3f"),
+}
+
+
+def _cost_row(row: Cost, base: Cost | None, quantity: str) -> dict[str, object]:
+    number = getattr(row, quantity)
+    reference = getattr(base, quantity) if base else None
+    known = number is not None and reference is not None
+    return {
+        "model": row.cell.model,
+        "optimizer": variant(row.cell),
+        "ours": plain(number),
+        "our_gap": plain(number - reference if known else None),
+        "n": row.runs,
+        "quantity": quantity,
+        "device": row.device,
+        "revision": row.revision,
+    }

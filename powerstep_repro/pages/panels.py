@@ -1,28 +1,29 @@
-"""Drawing: one panel of loss curves, a panel with nothing in it, and the frame around them."""
+"""Drawing: panels of loss curves, a panel with nothing in it, and the frame around them."""
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from powerstep_repro.evidence import Cell
 from powerstep_repro.evidence.curves import (
-    CUT,
     SMOOTHING,
+    Curve,
     Strand,
     mean_over_seeds,
-    planned_tokens,
-    read_strand,
+    read_curve,
 )
+from powerstep_repro.evidence.memory import scaled_to
 from powerstep_repro.evidence.smoothing import envelope
+from powerstep_repro.evidence.words import rate_label, size_label
 from powerstep_repro.pages.style import ALARM, INK, QUIET, Dash, new_figure
-from powerstep_repro.paper import MODELS
 from powerstep_repro.paper.assumed import COLLAPSE_NATS
-from powerstep_repro.paper.layout import PaperFigure
+from powerstep_repro.runs import Cell
+from powerstep_repro.runs.cells import DIVERGED, NOT_RUN, OTHER_DATA
 
 PANEL_WIDTH, PANEL_HEIGHT = 3.9, 2.75
 # Of a row in which nothing was run: room for the command.
@@ -32,107 +33,145 @@ _HEAD, _FOOT, _SIDE = 0.50, 0.26, 0.1
 _POINTS_RAW, _POINTS_SMOOTH = 1200, 800
 # The first part of a run is a fall of several nats; the axis starts from where it has fallen.
 _WARM = 0.1
+_NOTE = (
+    "Lines: local linear fit, both sides weighted by "
+    f"exp(−distance / {SMOOTHING:.0%} of the run's tokens), which does not lag; behind them "
+    "the logged values. Band: range over seeds."
+)
 
 
 @dataclass(frozen=True)
-class Curve:
-    """All seeds of one configuration under one label, in one colour and line style.
-
-    ``without_data`` counts the runs of which nothing can be drawn.
-    """
+class Line:
+    """All seeds of one cell under one label, in one colour and line style."""
 
     label: str
     color: str
     dash: Dash
-    strands: list[Strand]
-    planned_tokens: float
-    config: dict = field(repr=False)
-    without_data: int = 0
+    cell: Cell
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel: its title, its lines, the command that would fill it, and what its note starts with.
+
+    The note goes on with the learning rate, if the lines share it, and the number of steps.
+    """
+
+    title: str
+    lines: Sequence[Line]
+    command: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A line of which something can be drawn."""
+
+    line: Line
+    curve: Curve
 
     @property
-    def finished(self) -> list[Strand]:
-        """The strands that reached the end: those that may be averaged."""
-        return [s for s in self.strands if s.status == "finished"]
-
-    @property
-    def others(self) -> list[Strand]:
-        """The strands that did not, each drawn by itself to its marked end."""
-        return [s for s in self.strands if s.status != "finished"]
-
-    @property
-    def last(self) -> float:
-        """The smoothed loss at the end: mean of the finished, else the lowest end of the others."""
-        ends = [s.smooth[-1] for s in self.finished or self.others if len(s.smooth)]
-        if not ends:
-            return float("inf")
-        return float(np.mean(ends)) if self.finished else float(min(ends))
+    def style(self) -> dict:
+        return {"color": self.line.color, "linestyle": self.line.dash}
 
 
-def read_curve(cell: Cell, label: str, color: str, dash: Dash) -> Curve:
-    """Read all runs of one cell as one curve."""
-    strands = [read_strand(cell, run) for run in cell.runs]
-    drawn = [strand for strand in strands if len(strand.steps)]
-    without = len(strands) - len(drawn)
-    return Curve(label, color, dash, drawn, planned_tokens(cell.config), cell.config, without)
-
-
-def grid(
-    spec: PaperFigure, subtitle: str, banner: str = "", filled: Sequence[bool] = ()
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with the paper's grid of panels, titled; the axes in panel order.
+def draw_panels(
+    heading: str, subtitle: str, banner: str, panels: Sequence[Panel], columns: int
+) -> Figure:
+    """Draw panels of training loss over tokens.
 
     Args:
-        spec: the paper's layout.
-        subtitle: profile, data set and the like: what is not the paper's.
+        heading: the figure's heading.
+        subtitle: profile, data set and the like.
+        banner: a warning that must not be missed, if any.
+        panels: in the order of the grid.
+        columns: panels in a row.
+    """
+    filled = [any(x.cell.outcome.status != NOT_RUN for x in panel.lines) for panel in panels]
+    titles = [panel.title for panel in panels]
+    if len(panels) > 1:
+        titles = [f"({chr(ord('a') + i)}) {title}" for i, title in enumerate(titles)]
+    figure, axes = frame(heading, subtitle, titles, columns, banner, filled)
+    x, y = (_SIDE + 0.1) / figure.get_figwidth(), 0.1 / figure.get_figheight()
+    figure.text(x, y, _NOTE, fontsize=6.5, color=QUIET, va="bottom")
+    for ax, panel in zip(axes, panels, strict=True):
+        _fill(ax, panel)
+    return figure
+
+
+def frame(
+    heading: str,
+    subtitle: str,
+    titles: Sequence[str],
+    columns: int,
+    banner: str = "",
+    filled: Sequence[bool] = (),
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a grid of empty panels, titled; the axes in panel order.
+
+    Args:
+        heading: over all.
+        subtitle: under the heading, small.
+        titles: one a panel.
+        columns: panels in a row.
         banner: a warning that must not be missed, if any.
         filled: for each panel whether it has something to show; a row without is lower.
     """
-    shown = list(filled) or [True] * len(spec.panels)
-    starts = range(0, len(spec.panels), spec.columns)
-    heights = [PANEL_HEIGHT if any(shown[i : i + spec.columns]) else EMPTY_HEIGHT for i in starts]
-    width = spec.columns * PANEL_WIDTH + 2 * _SIDE
+    shown = list(filled) or [True] * len(titles)
+    starts = range(0, len(titles), columns)
+    heights = [PANEL_HEIGHT if any(shown[i : i + columns]) else EMPTY_HEIGHT for i in starts]
+    width = columns * PANEL_WIDTH + 2 * _SIDE
     height = sum(heights) + _HEAD + _FOOT
     figure = new_figure(width, height)
     axes = []
-    for index, panel in enumerate(spec.panels):
-        row, column = divmod(index, spec.columns)
+    for index, title in enumerate(titles):
+        row, column = divmod(index, columns)
         left = (_SIDE + column * PANEL_WIDTH + 0.52) / width
         bottom = (_FOOT + sum(heights[row + 1 :]) + 0.42) / height
         box = (left, bottom, (PANEL_WIDTH - 0.72) / width, (heights[row] - 0.78) / height)
         ax = figure.add_axes(box)
-        letter = f"({chr(ord('a') + index)}) " if len(spec.panels) > 1 else ""
-        # A sub-caption of the paper that is a model is written as everywhere else.
-        title = MODELS.get(panel.key, panel.title)
-        ax.set_title(f"{letter}{title}", loc="left", pad=5, fontweight="bold")
+        ax.set_title(title, loc="left", pad=5, fontweight="bold")
         axes.append(ax)
     x, top = (_SIDE + 0.1) / width, 1 - 0.14 / height
-    figure.text(
-        x, top, f"Figure {spec.number}: {spec.title}", fontsize=11, fontweight="bold", va="top"
-    )
+    figure.text(x, top, heading, fontsize=11, fontweight="bold", va="top")
     figure.text(x, 1 - 0.36 / height, subtitle, fontsize=7.5, color=QUIET, va="top")
     if banner:
-        figure.text(
-            1 - x,
-            top,
-            banner,
-            fontsize=7.5,
-            color="white",
-            va="top",
-            ha="right",
-            fontweight="bold",
-            bbox={"facecolor": ALARM, "edgecolor": "none", "boxstyle": "round,pad=0.3"},
-        )
+        box = {"facecolor": ALARM, "edgecolor": "none", "boxstyle": "round,pad=0.3"}
+        look = {"fontsize": 7.5, "color": "white", "fontweight": "bold", "bbox": box}
+        figure.text(1 - x, top, banner, va="top", ha="right", **look)
     return figure, axes
 
 
-def footnote(figure: Figure, text: str) -> None:
-    """Write the line under the panels."""
-    x = (_SIDE + 0.1) / figure.get_figwidth()
-    y = 0.1 / figure.get_figheight()
-    figure.text(x, y, text, fontsize=6.5, color=QUIET, va="bottom")
+def _fill(ax: Axes, panel: Panel) -> None:
+    """Draw a panel's curves, or say that it was not run and how to."""
+    curves = [_Drawn(line, read_curve(line.cell)) for line in panel.lines]
+    drawn = [each for each in curves if each.curve.strands]
+    without = [each.line for each in curves if not each.curve.strands]
+    if drawn:
+        note = panel.note + _note([line.cell for line in panel.lines])
+        _loss_panel(ax, drawn, [_why(line) for line in without], note)
+        return
+    headline = OTHER_DATA if any(line.cell.elsewhere for line in panel.lines) else NOT_RUN
+    headline = "no data" if any(line.cell.runs for line in panel.lines) else headline
+    tried = [_why(line) for line in without if line.cell.outcome.status != NOT_RUN]
+    _empty(ax, headline, tried, panel.command)
 
 
-def empty(ax: Axes, headline: str, reasons: list[str], command: str) -> None:
+def _why(line: Line) -> str:
+    """Say why nothing can be drawn of a cell, in a table's words."""
+    return f"{line.label}: {line.cell.outcome.words()}"
+
+
+def _note(cells: Sequence[Cell]) -> str:
+    """Name the learning rate where curves share it, the steps, and the size where it is scaled."""
+    rates = {cell.config["lr"] for cell in cells}
+    shared = f"lr {rate_label(*rates)} · " if len(rates) == 1 else ""
+    sizes = sorted({size for cell in cells if (size := scaled_to(cell.config))})
+    scaled = "".join(f"scaled to {size_label(size)} parameters\n" for size in sizes)
+    return f"{scaled}{shared}{max(cell.config['steps'] for cell in cells):,} steps"
+
+
+def _empty(ax: Axes, headline: str, reasons: list[str], command: str) -> None:
     """Mark a panel as empty, say why, and print the command that would fill it."""
     ax.set(xticks=[], yticks=[])
     ax.grid(False)
@@ -148,36 +187,32 @@ def empty(ax: Axes, headline: str, reasons: list[str], command: str) -> None:
     ax.annotate("\n".join(lines), xytext=(0, top - 18), **small, **at)
 
 
-def loss_panel(ax: Axes, curves: list[Curve], missing: list[str], note: str) -> None:
+def _loss_panel(ax: Axes, drawn: list[_Drawn], missing: list[str], note: str) -> None:
     """Draw training loss over tokens: raw values faint, smoothed strands, their mean and band.
 
     A run that diverged or is unfinished is drawn by itself up to its last finite row, which is
-    marked; the step is in the corner that loss curves leave free. A curve that leaves the axis at
-    the top is named there with its end.
-
-    Args:
-        ax: the panel.
-        curves: what was run; none may be empty.
-        missing: labels of what was not, each with the reason.
-        note: the learning rate and the like, in the same corner.
+    marked; the step is in the corner that loss curves leave free, under it the note. A curve that
+    leaves the axis at the top is named there with its end.
     """
+    curves = [each.curve for each in drawn]
     low, high = _limits(curves)
-    corner = [(line, QUIET) for line in [*note.split("\n"), *_cut_off(curves, high)]]
-    for curve in reversed(curves):
-        corner[:0] = [(f"{curve.label}: {words}", curve.color) for words in _ends(curve)]
-    for curve in curves:
-        _draw(ax, curve, high)
-        for strand in curve.others:
-            _mark_end(ax, strand, curve, high)
+    corner = [
+        (f"{each.line.label}: {words}", each.line.color)
+        for each in drawn
+        for words in _ends(each.curve)
+    ]
+    corner += [(line, QUIET) for line in [*note.split("\n"), *_cut_off(curves, high)]]
+    for each in drawn:
+        _draw(ax, each, high)
+        for strand in each.curve.others:
+            _mark_end(ax, strand, each.line.color, high)
     for label in missing:
         ax.plot([], [], linestyle="none", label=label)
-    total = max(c.planned_tokens for c in curves)
-    ax.set_xlim(0, total * 1.02)
+    ax.set_xlim(0, max(curve.planned_tokens for curve in curves) * 1.02)
     ax.set_ylim(low, high)
     ax.xaxis.set_major_formatter(EngFormatter(places=None, sep=""))
     ax.xaxis.set_major_locator(MaxNLocator(6))
-    ax.set_xlabel("training tokens")
-    ax.set_ylabel("training loss (nats)")
+    ax.set(xlabel="training tokens", ylabel="training loss (nats)")
     legend = ax.legend(loc="upper right")
     for text in legend.get_texts()[len(curves) :]:
         text.set_color(ALARM)
@@ -193,13 +228,13 @@ def _ends(curve: Curve) -> list[str]:
     for status in dict.fromkeys(s.status for s in curve.others):
         steps = sorted({s.ended_at for s in curve.others if s.status == status})
         at = f"step{'s' if len(steps) > 1 else ''} {', '.join(f'{step:,}' for step in steps)}"
-        words.append(f"diverged at {at}" if status == "diverged" else f"{status}, {at}")
+        words.append(f"diverged at {at}" if status == DIVERGED else f"{status}, {at}")
     return words
 
 
 def _cut_off(curves: list[Curve], top: float) -> list[str]:
     """Say where the curves come from, if that is above the axis."""
-    strands = [strand for curve in curves for strand in curve.strands]
+    strands = list(chain.from_iterable(curve.strands for curve in curves))
     first = min(int(strand.steps[0]) for strand in strands)
     losses = [float(s.raw[0]) for s in strands if int(s.steps[0]) == first]
     if max(losses) <= top:
@@ -225,43 +260,40 @@ def _limits(curves: list[Curve]) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def _label(curve: Curve, top: float) -> str:
+def _label(drawn: _Drawn, top: float) -> str:
+    curve = drawn.curve
+    diverged = sum(s.status == DIVERGED for s in curve.others)
     parts = [f"n={len(curve.strands)}"]
-    diverged = sum(s.status == "diverged" for s in curve.strands)
-    cut = sum(s.status == CUT for s in curve.strands)
-    unfinished = len(curve.others) - diverged - cut
-    counts = {"diverged": diverged, "unfinished": unfinished, CUT: cut}
-    counts["without data"] = curve.without_data
+    counts = {"diverged": diverged, "unfinished": len(curve.others) - diverged}
     parts += [f"{count} {words}" for words, count in counts.items() if count]
     end = ""
     if curve.finished and curve.last > top:
         peak = max(s.smooth.max() for s in curve.finished)
         end = f"\n↑ off the axis: ends at {curve.last:.3g}, peak {peak:.3g}"
-    return f"{curve.label} ({', '.join(parts)}){end}"
+    return f"{drawn.line.label} ({', '.join(parts)}){end}"
 
 
-def _draw(ax: Axes, curve: Curve, top: float) -> None:
-    style = {"color": curve.color, "linestyle": curve.dash}
+def _draw(ax: Axes, drawn: _Drawn, top: float) -> None:
+    curve, color = drawn.curve, drawn.line.color
     for strand in curve.strands:
         x, y = envelope(strand.tokens, strand.raw, _POINTS_RAW)
-        ax.plot(x, y, color=curve.color, linewidth=0.4, alpha=0.16, zorder=1)
-    label = _label(curve, top)
+        ax.plot(x, y, color=color, linewidth=0.4, alpha=0.16, zorder=1)
+    label = _label(drawn, top)
     if curve.finished:
         mean = mean_over_seeds(curve.finished)
         rows = _thin(len(mean.tokens))
         if len(curve.finished) > 1:
             low, high, x = mean.low[rows], mean.high[rows], mean.tokens[rows]
-            ax.fill_between(x, low, high, color=curve.color, alpha=0.22, linewidth=0, zorder=2)
-        ax.plot(mean.tokens[rows], mean.middle[rows], label=label, zorder=3, **style)
+            ax.fill_between(x, low, high, color=color, alpha=0.22, linewidth=0, zorder=2)
+        ax.plot(mean.tokens[rows], mean.middle[rows], label=label, zorder=3, **drawn.style)
         label = None
         if curve.last > top:
             edge = {"marker": "^", "markersize": 6, "linestyle": "none", "clip_on": False}
-            ax.plot(mean.tokens[-1:], [top], color=curve.color, zorder=5, **edge)
+            ax.plot(mean.tokens[-1:], [top], color=color, zorder=5, **edge)
     for strand in curve.others:
         rows = _thin(len(strand.tokens))
-        ax.plot(
-            strand.tokens[rows], strand.smooth[rows], label=label, zorder=3, linewidth=1.1, **style
-        )
+        x, y = strand.tokens[rows], strand.smooth[rows]
+        ax.plot(x, y, label=label, zorder=3, linewidth=1.1, **drawn.style)
         label = None
 
 
@@ -269,27 +301,12 @@ def _thin(count: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, _POINTS_SMOOTH)).astype(int))
 
 
-def _mark_end(ax: Axes, strand: Strand, curve: Curve, top: float) -> None:
-    """Mark where a run stopped."""
-    x, y = strand.tokens[-1], min(strand.smooth[-1], top)
-    diverged = strand.status == "diverged"
-    ax.plot(
-        [x],
-        [y],
-        marker="X" if diverged else "o",
-        markersize=6.5 if diverged else 4.5,
-        markerfacecolor=curve.color if diverged else "white",
-        markeredgecolor="white" if diverged else curve.color,
-        linestyle="none",
-        clip_on=False,
-        zorder=5,
+def _mark_end(ax: Axes, strand: Strand, color: str, top: float) -> None:
+    """Mark where a run stopped: a cross in its colour where it diverged, else a ring."""
+    diverged = strand.status == DIVERGED
+    look = {"marker": "X" if diverged else "o", "markersize": 6.5 if diverged else 4.5}
+    look["markerfacecolor"], look["markeredgecolor"] = (
+        (color, "white") if diverged else ("white", color)
     )
-
-
-def smoothing_note() -> str:
-    """Say how the curves are smoothed and what the band is."""
-    return (
-        "Lines: local linear fit, both sides weighted by "
-        f"exp(−distance / {SMOOTHING:.0%} of the run's tokens), which does not lag; behind them "
-        "the logged values. Band: range over seeds."
-    )
+    ends = [strand.tokens[-1]], [min(strand.smooth[-1], top)]
+    ax.plot(*ends, linestyle="none", clip_on=False, zorder=5, **look)

@@ -1,119 +1,122 @@
-"""A table as Markdown, CSV and LaTeX (booktabs), written whole or not at all."""
+"""A table, and how it is written: Markdown, CSV and LaTeX (booktabs)."""
 
 import csv
 import io
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from powerstep_repro.evidence.words import NOTHING
-from powerstep_repro.pages.model import LONG, Entry, Table
+import pandas as pd
 
-_TEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "−": r"$-$",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "<": r"$<$",
-    ">": r"$>$",
-    "|": r"$|$",
-    "·": r"$\cdot$",
-    "β": r"$\beta$",
-    "γ": r"$\gamma$",
-    "η": r"$\eta$",
-    "λ": r"$\lambda$",
-    "ε": r"$\epsilon$",
-    "τ": r"$\tau$",
-    "α": r"$\alpha$",
-    "Φ": r"$\Phi$",
-    "→": r"$\to$",
-    "“": "``",
-    "”": "''",
-    "’": "'",
-}
+from powerstep_repro.evidence.words import NOTHING
+
+#: Columns of every CSV, in this order; a table may add its own after them.
+LONG = ("model", "optimizer", "paper", "ours", "paper_gap", "our_gap", "n", "ci_low", "ci_high")
+LONG += ("verdict",)
+
+_TEX = {character: f"\\{character}" for character in "&%$#_{}"}
+_TEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_TEX |= {"−": "$-$", "±": r"$\pm$", "×": r"$\times$", "<": "$<$", ">": "$>$", "|": "$|$"}
+_TEX |= {"β": r"$\beta$", "γ": r"$\gamma$", "η": r"$\eta$", "λ": r"$\lambda$"}
+_TEX |= {"“": "``", "”": "''"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of the layout."""
+
+    text: str
+    bold: bool = False
+
+
+@dataclass
+class Table:
+    """One table.
+
+    Attributes:
+        name: the name of its files.
+        title: its heading, with the paper's number where it has one.
+        subtitle: profile, data set, n.
+        header: the layout's column heads.
+        rows: the layout's cells; a row of one entry is a heading within the table.
+        long: rows for the CSV, by column; a missing column is ``n/a``.
+        notes: sentences under the table.
+        extra: columns of the CSV after the common ones.
+    """
+
+    name: str
+    title: str
+    subtitle: str
+    header: Sequence[str]
+    rows: list[list[Entry]] = field(default_factory=list)
+    long: list[Mapping[str, object]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    extra: tuple[str, ...] = ()
+
+    def add(self, *texts: str | Entry) -> None:
+        """Append a row to the layout."""
+        self.rows.append([t if isinstance(t, Entry) else Entry(t) for t in texts])
+
+    def whole_rows(self) -> list[list[Entry]]:
+        """Return the rows of full width, a heading in bold."""
+        blanks = [Entry("")] * (len(self.header) - 1)
+        return [[Entry(row[0].text, True), *blanks] if len(row) == 1 else row for row in self.rows]
 
 
 def markdown(table: Table) -> str:
     """Return the table as GitHub-flavoured Markdown with its title and notes."""
-    lines = [f"### {table.title}", "", table.subtitle, ""]
-    lines += markdown_rows(table)
-    for note in table.notes:
-        lines += ["", note]
-    return "\n".join(lines) + "\n"
+    parts = [f"### {table.title}", table.subtitle, grid(table.header, table.whole_rows())]
+    return "\n\n".join([*parts, *table.notes]) + "\n"
 
 
-def markdown_rows(table: Table) -> list[str]:
-    """Return the lines of the Markdown table alone."""
-    width = len(table.header)
-    lines = ["| " + " | ".join(_md(Entry(h)) for h in table.header) + " |", "|---" * width + "|"]
-    for row in table.rows:
-        cells = [_md(entry) for entry in row] + [""] * (width - len(row))
-        if len(row) == 1:
-            cells[0] = f"**{cells[0]}**"
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+def grid(header: Sequence[str], rows: Sequence[Sequence[str | Entry]]) -> str:
+    """Return the lines of a Markdown table."""
+    lines = [[_md(head) for head in header], ["---"] * len(header)]
+    lines += [[_md(cell) for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _md(entry: Entry) -> str:
-    text = entry.text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")
-    return f"**{text}**" if entry.bold else text
+def _md(cell: str | Entry) -> str:
+    if isinstance(cell, str):
+        return cell.replace("|", "\\|").replace("\n", " ")
+    text = cell.text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")
+    return f"**{text}**" if cell.bold else text
 
 
 def comma_separated(table: Table) -> str:
     """Return the long rows as CSV."""
-    columns = (*LONG, *table.extra)
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    for row in table.long:
-        writer.writerow([row.get(column, NOTHING) for column in columns])
+    writer = csv.DictWriter(out, (*LONG, *table.extra), restval=NOTHING, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table.long)
     return out.getvalue()
 
 
 def latex(table: Table) -> str:
     """Return the table as LaTeX; needs the packages booktabs and graphicx."""
-    width = len(table.header)
-    lines = [
-        r"\begin{table}[ht]",
-        r"  \centering",
-        r"  \small",
-        f"  \\caption{{{tex(_caption(table))}}}",
-        f"  \\label{{tab:{table.name}}}",
-        r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        f"  \\begin{{tabular}}{{{'l' * min(width, 2) + 'c' * (width - 2)}}}",
-        r"    \toprule",
-        "    " + " & ".join(tex(head) for head in table.header) + r" \\",
-        r"    \midrule",
-    ]
-    for row in table.rows:
-        if len(row) == 1:
-            lines.append(r"    \addlinespace")
-            lines.append(
-                f"    \\multicolumn{{{width}}}{{l}}{{\\textbf{{{tex(row[0].text)}}}}} \\\\"
-            )
-            continue
-        cells = [f"\\textbf{{{tex(e.text)}}}" if e.bold else tex(e.text) for e in row]
-        lines.append("    " + " & ".join(cells + [""] * (width - len(cells))) + r" \\")
-    lines += [r"    \bottomrule", r"  \end{tabular}}", ""]
-    lines += [f"  \\par\\smallskip\\footnotesize {tex(note)}" for note in table.notes]
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
-
-
-def _caption(table: Table) -> str:
-    """The heading without its number, which LaTeX gives; the paper's number stands behind it."""
+    frame = pd.DataFrame(
+        [
+            [f"\\textbf{{{tex(cell.text)}}}" if cell.bold else tex(cell.text) for cell in row]
+            for row in table.whole_rows()
+        ],
+        columns=[tex(head) for head in table.header],
+    )
+    # LaTeX numbers its tables; the paper's number stands behind the title.
     number, _, title = table.title.partition(": ")
     title = f"{title} (the paper's {number})" if number.startswith("Table") else table.title
-    return f"{title}. {table.subtitle}"
+    text = frame.to_latex(
+        index=False,
+        escape=False,
+        position="ht",
+        caption=tex(f"{title}. {table.subtitle}"),
+        label=f"tab:{table.name}",
+        column_format="ll" + "c" * (len(table.header) - 2),
+    )
+    shrunk = "\\small\n\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
+    text = text.replace("\\begin{tabular}", shrunk + "\\begin{tabular}")
+    notes = "".join(f"\n\\par\\smallskip\\footnotesize {tex(note)}" for note in table.notes)
+    return text.replace("\\end{tabular}", "\\end{tabular}}" + notes)
 
 
 def tex(text: str) -> str:

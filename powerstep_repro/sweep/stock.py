@@ -7,7 +7,7 @@ from nanogpt.errors import InputError
 from powerstep_repro.config import Planned, canonical, matching_view, run_dir, with_data
 from powerstep_repro.data import resolve
 from powerstep_repro.errors import UserError
-from powerstep_repro.runs import Loaded, by_data_set, load, select
+from powerstep_repro.runs import Loaded, load, select
 from powerstep_repro.runs.files import ENDED
 from powerstep_repro.sweep.estimate import History
 from powerstep_repro.sweep.plan import Entry, take_stock
@@ -98,8 +98,7 @@ def missing(planned: Sequence[Planned]) -> int:
         ended = set(_ended(loaded))
         have = {
             (canonical(matching_view(cell.config)), loaded.configs[name]["seed"])
-            for group in by_data_set(here)
-            for cell in select(loaded, group).cells
+            for cell in select(loaded, here)
             for name in cell.runs
             if name in ended and name not in loaded.copies
         }

@@ -5,7 +5,9 @@ import pytest
 from scipy import stats
 
 from powerstep_repro.evidence import statistics as st
-from powerstep_repro.evidence.statistics import Final, Gap, paired_gap
+from powerstep_repro.evidence.statistics import Gap, paired_gap
+from powerstep_repro.evidence.tuned import best_rate, first_step_at_or_below
+from powerstep_repro.runs import Final
 
 
 def finals(losses, windows=None):
@@ -44,7 +46,6 @@ def test_pairing_removes_what_seeds_and_windows_share():
     a = finals(other.mean(axis=1), other)
     b = finals(base.mean(axis=1), base)
     gap = paired_gap(a, b)
-    assert gap.paired_on == "seeds and 400 windows"
     assert gap.low < 0.01 < gap.high
     assert gap.high - gap.low < 0.01
 
@@ -85,7 +86,25 @@ def test_the_two_way_interval_covers_about_as_often_as_it_says():
 def test_windows_of_another_number_fall_back_to_seeds():
     a = {0: Final(3.0, np.zeros(5)), 1: Final(3.1, np.zeros(5))}
     b = {0: Final(2.9, np.zeros(6)), 1: Final(3.1, np.zeros(6))}
-    assert paired_gap(a, b).paired_on == "seeds"
+    assert paired_gap(a, b) == paired_gap(finals([3.0, 3.1]), finals([2.9, 3.1]))
+
+
+def test_a_pair_without_windows_does_not_narrow_the_interval():
+    rng = np.random.default_rng(5)
+    tables = 3 + rng.normal(0, 0.5, (2, 3, 40))
+    a, b = (finals(table.mean(axis=1), table) for table in tables)
+    whole = paired_gap(a, b)
+    lacking = paired_gap(a | {2: Final(a[2].loss)}, b)
+    assert (whole.n, lacking.n) == (3, 2)
+    assert lacking.high - lacking.low > whole.high - whole.low
+    assert lacking.means == pytest.approx((tables[0, :2].mean(), tables[1, :2].mean()))
+
+
+def test_a_gap_of_unlike_runs_is_mixed():
+    here, there = ("a card", "0123456"), ("another card", "0123456")
+    reference = {1: Final(3.0, place=here)}
+    assert paired_gap({1: Final(3.1, place=there)}, reference).mixed
+    assert not paired_gap({1: Final(3.1, place=here)}, reference).mixed
 
 
 @pytest.mark.parametrize(
@@ -133,10 +152,6 @@ def test_a_printed_cell_is_judged_on_its_own_side(paper_gap, low, high, verdict)
     assert st.same_side(Gap(0.0, low, high, 3), paper_gap) == verdict
 
 
-def test_nothing_run_is_not_run():
-    assert st.parity(None) == st.order(None) == st.same_side(None, 1.0) == "not run"
-
-
 @pytest.mark.parametrize(
     ("items", "verdict"),
     [
@@ -160,21 +175,19 @@ def test_a_claim_that_is_not_universal_stands_on_what_was_run():
 
 
 def test_best_rate_flags_the_edges_and_never_takes_a_diverged_run():
-    assert st.best_rate({1e-4: 4.0, 2e-4: 3.0, 4e-4: 3.5}) == st.BestRate(
-        2e-4, (1e-4, 2e-4, 4e-4), None
-    )
-    assert st.best_rate({1e-4: 3.0, 2e-4: 3.1}).edge == "lowest"
-    assert st.best_rate({1e-4: 3.2, 2e-4: 3.1}).edge == "highest"
-    assert st.best_rate({1e-4: 3.2, 2e-4: float("inf")}).edge == "lowest"
-    assert st.best_rate({1e-4: 3.2}).edge == "only"
-    assert st.best_rate({1e-4: float("nan")}) is None
+    assert best_rate({1e-4: 4.0, 2e-4: 3.0, 4e-4: 3.5}) == (2e-4, None)
+    assert best_rate({1e-4: 3.0, 2e-4: 3.1}) == (1e-4, "lowest")
+    assert best_rate({1e-4: 3.2, 2e-4: 3.1}) == (2e-4, "highest")
+    assert best_rate({1e-4: 3.2, 2e-4: float("inf")}) == (1e-4, "lowest")
+    assert best_rate({1e-4: 3.2}) == (1e-4, "only")
+    assert best_rate({1e-4: float("nan")}) is None
 
 
 def test_first_step_at_or_below():
     steps, losses = np.array([10, 20, 30, 40]), np.array([5.0, 4.0, np.nan, 3.0])
-    assert st.first_step_at_or_below(steps, losses, 4.0) == 20
-    assert st.first_step_at_or_below(steps, losses, 3.5) == 40
-    assert st.first_step_at_or_below(steps, losses, 1.0) is None
+    assert first_step_at_or_below(steps, losses, 4.0) == 20
+    assert first_step_at_or_below(steps, losses, 3.5) == 40
+    assert first_step_at_or_below(steps, losses, 1.0) is None
 
 
 def test_slope_of_the_papers_own_gaps_is_above_zero():
@@ -182,4 +195,3 @@ def test_slope_of_the_papers_own_gaps_is_above_zero():
     size = np.log10([124e6, 354e6, 596e6, 1.72e9, 4.02e9, 8.19e9])
     trend = st.slope(size, np.array([-0.001, 0.006, 0.011, 0.019, 0.022, 0.028]))
     assert trend.low > 0
-    assert st.slope(size[:2], np.array([0.0, 0.1])).low is None

@@ -7,11 +7,11 @@ import pytest
 from matplotlib.colors import to_hex
 
 from powerstep_repro.config import compose
-from powerstep_repro.evidence import Evidence, rate_label
-from powerstep_repro.evidence.curves import mean_over_seeds
+from powerstep_repro.evidence import Evidence
+from powerstep_repro.evidence.curves import mean_over_seeds, read_curve
+from powerstep_repro.evidence.words import rate_label
 from powerstep_repro.pages import style
 from powerstep_repro.pages.figures import CATALOGUE, draw
-from powerstep_repro.pages.panels import read_curve
 from powerstep_repro.paper import FIGURES, OPTIMIZERS
 
 LOSS_FIGURES = [name for name in FIGURES if name != "spt"]
@@ -64,7 +64,7 @@ def test_the_mean_and_the_band_are_those_of_the_seeds(world):
     world.add("small", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(3.0, 3.1, 3.5))
     evidence = Evidence(world.results, "h100")
     cell = evidence.source("small").cells[0]
-    curve = read_curve(cell, "AdamW", "#000000", "-")
+    curve = read_curve(cell)
     mean = mean_over_seeds(curve.finished)
     ends = np.array([strand.smooth[-1] for strand in curve.strands])
     assert mean.middle[-1] == pytest.approx(ends.mean())
@@ -78,7 +78,7 @@ def test_seeds_logged_at_different_intervals_meet_where_both_have_rows(world):
     world.add("small", where, losses=(3.0,), log_interval=10)
     world.add("small", where, losses=(3.0,), first_seed=2, log_interval=75)
     cell = Evidence(world.results, "h100").source("small").cells[0]
-    mean = mean_over_seeds(read_curve(cell, "AdamW", "#000000", "-").finished)
+    mean = mean_over_seeds(read_curve(cell).finished)
     per_step = cell.config["batch"] * cell.config["context"]
     assert (mean.tokens % (150 * per_step) == 0).all()
     assert len(mean.tokens) == 10
@@ -136,14 +136,6 @@ def test_what_lies_above_the_axis_is_said(world, texts):
     assert re.fullmatch(r"step 1: (8\.9\d*–)?[89]\.\d+, off the axis", said)
 
 
-def test_no_words_of_a_panel_hide_a_curve(world):
-    world.add("small", {"model": "gpt2_small"}, losses=(3.0,), status="running", rows_kept=15)
-    ax = draw("small", Evidence(world.results, "h100")).axes[0]
-    assert len(ax.texts) >= 6
-    assert all(text.get_bbox_patch() is None for text in ax.texts)
-    assert all(text.xy == (0.02, 0.03) for text in ax.texts)
-
-
 def test_a_row_that_was_not_run_is_lower_and_its_command_a_block(world):
     world.add("small", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(3.0,))
     figure = draw("small", Evidence(world.results, "h100"))
@@ -178,7 +170,7 @@ def test_doubled_rows_and_a_cut_last_line_change_nothing(world):
 
     world.add("small", where, losses=(3.0,), parquet=False, status="running", log=resumed)
     cell = Evidence(world.results, "h100").source("small").cells[0]
-    (strand,) = read_curve(cell, "AdamW", "#000000", "-").strands
+    (strand,) = read_curve(cell).strands
     assert list(strand.steps) == list(range(50, 1501, 50))
 
 

@@ -83,10 +83,9 @@ def test_a_reader_that_leaves_early_ends_a_command_in_silence(world, command):
         (
             plot,
             ["hyper", "optimizer=adamw"],
-            "sweeps beta, gamma cannot take optimizer=adamw: they vary optimizer.beta, "
-            "optimizer.gamma, which adamw does not have",
+            "sweep beta cannot take optimizer=adamw: it varies optimizer.beta, which adamw does "
+            "not have",
         ),
-        (report, ["optimizer=adamw"], "sweeps beta, gamma, quant"),
     ],
 )
 def test_bad_input_is_one_sentence(world, caplog, command, arguments, sentence):

@@ -5,7 +5,9 @@ import shlex
 
 import pytest
 
-from powerstep_repro.evidence import Evidence, data_label, n_label, rate_label
+from powerstep_repro.evidence import Evidence
+from powerstep_repro.evidence.sources import is_side
+from powerstep_repro.evidence.words import data_label, n_label, rate_label, signed
 from powerstep_repro.paper.claims import Side
 
 
@@ -45,7 +47,6 @@ def test_a_mean_never_swallows_a_divergence(world):
     world.add("small", SMALL_ADAMW, losses=(3.0,))
     world.add("small", SMALL_ADAMW, losses=(None,), first_seed=2, diverged_at=700)
     outcome = cell_of(world, **SMALL_ADAMW).outcome
-    assert outcome.status == "mixed"
     assert outcome.words() == "3.000; 1 of 2 diverged at step 700"
     assert outcome.n == 2
 
@@ -71,14 +72,14 @@ def test_a_failed_run_is_named_not_shown(world):
     assert cell_of(world, **SMALL_ADAMW).outcome.words() == "failed"
 
 
-def test_data_sets_are_not_mixed(world):
+def test_data_sets_are_not_mixed(world, caplog):
     world.add("small", SMALL_ADAMW, losses=(3.0, 3.1))
     other = ("books", "ffffffffffffffff")
     world.add("small", {"model": "gpt2_medium", "optimizer": "adamw"}, losses=(9.0,), data=other)
     source = Evidence(world.results, "h100").source("small")
     assert data_label(source.cells) == "english-mix (00aa11bb22cc33dd)"
     assert not cell_of(world, model="gpt2_medium", optimizer="adamw").runs
-    assert any("ffffffffffffffff" in warning for warning in source.warnings)
+    assert "on data ffffffffffffffff are left out" in caplog.text
 
 
 def test_profiles_are_not_mixed(world):
@@ -97,9 +98,9 @@ def test_overrides_change_what_is_looked_for(world):
 def test_a_side_matches_values_and_null(world):
     cells = Evidence(world.results, "h100").source("quant").cells
     dynamic = Side("adamw_int8", {"optimizer.code": "dynamic", "optimizer.code_v": None})
-    assert {cell.model for cell in cells if cell.is_side(dynamic)} == {"gpt2_small", "gpt2_medium"}
-    assert not [c for c in cells if c.is_side(Side("adamw", {"optimizer.code": "dynamic"}))]
-    assert len([c for c in cells if c.is_side(Side("adamw", {"optimizer.code": None}))]) == 2
+    assert {cell.model for cell in cells if is_side(cell, dynamic)} == {"gpt2_small", "gpt2_medium"}
+    assert not [c for c in cells if is_side(c, Side("adamw", {"optimizer.code": "dynamic"}))]
+    assert len([c for c in cells if is_side(c, Side("adamw", {"optimizer.code": None}))]) == 2
 
 
 def test_missing_models_narrow_the_command(world):
@@ -131,3 +132,8 @@ def test_the_command_can_be_pasted_into_a_shell(tmp_path):
 )
 def test_rates_read_as_people_write_them(lr, text):
     assert rate_label(lr) == text
+
+
+def test_signs_are_written_and_nothing_is_negative_zero():
+    said = [signed(v) for v in (0.012, -0.0004, 0.0004, -0.012, None)]
+    assert said == ["+0.012", "0.000", "0.000", "-0.012", "n/a"]

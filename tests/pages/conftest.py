@@ -1,0 +1,3 @@
+"""Runs of known numbers for this folder's tests."""
+
+from worlds import make_world, texts, world  # noqa: F401
