@@ -106,18 +106,11 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, h: Tensor, next_norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-        """Add both branches to the residual stream.
+        """Add both branches to the stream ``x``; ``h`` is ``ln_1(x)``.
 
         Each sum is normalised where it is made, in one pass over memory: for the feed-forward
-        branch, and at the end for what comes after this block.
-
-        Args:
-            x: (B, T, C), the residual stream.
-            h: ``ln_1(x)``.
-            next_norm: The norm of what comes next: another block's ``ln_1``, or the last one.
-
-        Returns:
-            The stream, and ``next_norm`` of it.
+        branch, and at the end for what comes next, whose norm ``next_norm`` is. Returns the stream
+        and that.
         """
         x, h = add_norm(x, self.attn(h), self.ln_2)
         return add_norm(x, self.mlp(h), next_norm)

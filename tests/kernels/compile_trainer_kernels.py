@@ -61,12 +61,6 @@ if __name__ == "__main__":
         ),
         ("gelu", activation._gelu, {"BLOCK": activation.FORWARD[0]}, activation.FORWARD[1]),
         (
-            "gelu_backward",
-            activation._gelu_backward,
-            {"BLOCK": activation.BACKWARD[0]},
-            activation.BACKWARD[1],
-        ),
-        (
             "product_gelu_backward",
             activation._product_gelu_backward,
             {"WIDTH": 768, "GROUP": activation.GROUP}

@@ -1,5 +1,6 @@
 """Guards the checkpoint files: damage is found, the newest valid one is taken, none is lost."""
 
+import hashlib
 import os
 import resource
 import warnings
@@ -126,6 +127,18 @@ def test_another_configuration_is_refused_by_its_keys(store):
     assert "lr (0.1 there, 0.2 here)" in sentence
     assert "seed ('absent' there, 1 here)" in sentence
     assert "layers" not in sentence
+
+
+def test_what_earlier_versions_wrote_still_loads(store, tmp_path):
+    """The file written out by hand, as the first version did."""
+    payload = {"format": 1, "step": 7, "config": CONFIG, "state": state(7)}
+    torch.save(payload, tmp_path / "file")
+    digest = hashlib.sha256((tmp_path / "file").read_bytes()).hexdigest()
+    store.folder.mkdir()
+    (tmp_path / "file").rename(store.folder / f"step-00000007-{digest[:16]}.pt")
+    step, loaded = store.load()
+    assert step == 7
+    assert torch.equal(loaded["model"]["w"], torch.full((300,), 7.0))
 
 
 def test_another_format_is_refused(store, monkeypatch):
