@@ -180,7 +180,6 @@ RULES: dict[str, Rule] = {
     "data.val_split": TEXT_OR_NULL,
     "data.val_documents": whole(1, nullable=True),
     "data.max_tokens": whole(1, 1e15, nullable=True),
-    "data.shard_documents": whole(1),
     "data.tokenizer_revision": TEXT_OR_NULL,
     "data.tokenizer_files": TEXT_OR_NULL,
     "data.end_token": TEXT_OR_NULL,

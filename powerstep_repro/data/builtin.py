@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from powerstep_repro.data.shards import Report, Rows, silent
-from powerstep_repro.data.store import Corpus, ensure
+from powerstep_repro.data.store import is_complete, write
 from powerstep_repro.data.tokenizers import ByteTokenizer
 from powerstep_repro.errors import UserError
 
@@ -30,35 +29,29 @@ SKIPPED = {
 DOCUMENTED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def prepare(
-    config: Mapping[str, Any], data_dir: Path, workers: int = 1, report: Report = silent
-) -> Path:
+def prepare(config: Mapping[str, Any], data_dir: Path, workers: int = 1) -> Path:
     """Return this Python's corpus, built first if need be (about two seconds)."""
     if path := config.get("path"):
         raise UserError(
             f"data.path={path} is not read by data=builtin: choose data=tokens for a folder of "
             "token files or data=text for one of text"
         )
-    folder = data_dir / f"builtin-{platform.python_implementation().lower()}-{_version()}"
-    ensure(folder, corpus, report=report)
+    version = platform.python_version()
+    folder = data_dir / f"builtin-{platform.python_implementation().lower()}-{version}"
+    if not is_complete(folder):
+        texts = documents()
+        held_out = {name for name in texts if _fraction(name) < VAL_FRACTION}
+        tokenizer = ByteTokenizer()
+        splits = {
+            split: tokenizer.documents([texts[name] for name in names])
+            for split, names in (
+                ("val", [name for name in texts if name in held_out]),
+                ("train", [name for name in texts if name not in held_out]),
+            )
+        }
+        source = {"kind": "builtin", "python": version, "documents": len(texts)}
+        write(folder, "builtin", tokenizer, splits, source)
     return folder
-
-
-def corpus() -> Corpus:
-    """Return the corpus of the running Python."""
-    texts = documents()
-    held_out = {name for name in texts if _fraction(name) < VAL_FRACTION}
-    splits = {
-        split: [text for name, text in texts.items() if (name in held_out) == (split == "val")]
-        for split in ("val", "train")
-    }
-    return Corpus(
-        name="builtin",
-        tokenizer=ByteTokenizer(),
-        val=Rows.of(splits["val"], size=4096),
-        train=Rows.of(splits["train"], size=4096),
-        source={"kind": "builtin", "python": _version(), "documents": len(texts)},
-    )
 
 
 def documents() -> dict[str, str]:
@@ -102,7 +95,3 @@ def _docstrings(path: Path) -> Iterator[str]:
 def _fraction(name: str) -> float:
     """Map a document's name to [0, 1), the same in every Python."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
-
-
-def _version() -> str:
-    return platform.python_version()

@@ -1,28 +1,26 @@
 """Local text files as a data set.
 
 Each file is a document. The last ``val_fraction`` of every file, from the next line on, is held
-out for validation; the rest is for training. The data set's folder is named by the files' content
-and the options, so that changed files make a new one.
+out for validation; the rest is for training. Files are read block by block, so that memory does
+not grow with them. The data set's folder is named by the files' content and the options: changed
+files make a new one.
 """
 
 import glob
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from powerstep_repro.data import tokenizers
-from powerstep_repro.data.shards import Report, Rows, SourceError, silent
-from powerstep_repro.data.store import Corpus, ensure
+from powerstep_repro.data.store import is_complete, write
 from powerstep_repro.errors import UserError
 
-SHARD_FILES = 64
 
-
-def prepare(
-    config: Mapping[str, Any], data_dir: Path, workers: int = 1, report: Report = silent
-) -> Path:
+def prepare(config: Mapping[str, Any], data_dir: Path, workers: int = 1) -> Path:
     """Return the data set of some text files, built first if need be.
 
     Args:
@@ -30,41 +28,36 @@ def prepare(
             glob pattern), ``tokenizer``, ``val_fraction``, and optionally
             ``tokenizer_revision``, ``tokenizer_files`` and ``end_token``.
         data_dir: Where it is built.
-        workers: Processes that tokenize.
-        report: Is told of the progress.
+        workers: Threads that tokenize.
 
     Raises:
         UserError: There is no text, or a file is not UTF-8.
     """
-    files = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in _find(config)}
+    files = _find(config)
     fraction = config["val_fraction"]
-    tokenizer = config["tokenizer"], config.get("tokenizer_revision"), config.get("end_token")
-    key = json.dumps([*files.values(), fraction, *tokenizers.identity(*tokenizer)])
-    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
-    name = config["name"]
-
-    def corpus() -> Corpus:
-        loaded = tokenizers.load(
-            tokenizer[0],
-            data_dir,
-            revision=tokenizer[1],
+    named = config["tokenizer"], config.get("tokenizer_revision"), config.get("end_token")
+    key = [*map(_sha256, files), fraction, *tokenizers.identity(*named)]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
+    folder = data_dir / f"{config['name']}-{digest}"
+    if not is_complete(folder):
+        tokenizer = tokenizers.load(
+            config["tokenizer"],
+            revision=config.get("tokenizer_revision"),
             files=config.get("tokenizer_files"),
-            end_token=tokenizer[2],
+            end_token=config.get("end_token"),
+            threads=workers,
         )
-        paths = list(files)
+        cuts = {path: _cut(path, fraction) for path in files}
 
-        def rows(part: int) -> Rows:
-            def read(start: int, stop: int) -> list[str]:
-                parts = (_read(path, files[path], fraction)[part] for path in paths[start:stop])
-                return [text for text in parts if text]
+        def tokens(split: str) -> Iterator[np.ndarray]:
+            for path, (cut, end) in cuts.items():
+                part = (cut, end) if split == "val" else (0, cut)
+                if part[0] < part[1]:
+                    yield from tokenizer.document(_read(path, *part))
 
-            return Rows(len(paths), read, SHARD_FILES)
-
-        source = {"kind": "text", "files": len(paths), "content": digest, "val_fraction": fraction}
-        return Corpus(name, loaded, val=rows(1), train=rows(0), source=source)
-
-    folder = data_dir / f"{name}-{digest}"
-    ensure(folder, corpus, workers=workers, report=report)
+        splits = {split: tokens(split) for split in ("val", "train")}
+        source = {"kind": "text", "files": len(files), "content": digest, "val_fraction": fraction}
+        write(folder, config["name"], tokenizer, splits, source)
     return folder
 
 
@@ -82,7 +75,7 @@ def _find(config: Mapping[str, Any]) -> list[Path]:
     else:
         found = [Path(name) for name in glob.glob(str(place), recursive=True)]
     found = sorted(path for path in found if path.is_file() and path.stat().st_size)
-    if not found and not place.exists() and not any(mark in str(place) for mark in "*?["):
+    if not found and not place.exists() and not glob.has_magic(str(place)):
         raise UserError(
             f"data.path={pattern} does not exist: it must be a text file, a folder or a glob "
             "pattern"
@@ -92,20 +85,47 @@ def _find(config: Mapping[str, Any]) -> list[Path]:
     return found
 
 
-def _read(path: Path, sha256: str, val_fraction: float) -> tuple[str, str]:
-    """Return a file's text for training and for validation."""
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise SourceError(f"{path} changed while it was being read; run again")
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _cut(path: Path, val_fraction: float) -> tuple[int, int]:
+    """Return where a file's validation text begins and ends, in characters."""
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SourceError(
-            f"{path} is not UTF-8 text: byte 0x{content[error.start]:02x} at offset "
-            f"{error.start}; name the files to read with a glob pattern, such as 'folder/**/*.txt'"
-        ) from None
-    cut = int(len(text) * (1 - val_fraction))
-    line = text.find("\n", cut) + 1
-    if 0 < line < len(text):
-        cut = line
-    return text[:cut], text[cut:]
+        end = sum(map(len, _read(path)))
+    except UnicodeDecodeError:
+        raise UserError(_not_utf8(path)) from None
+    cut = position = int(end * (1 - val_fraction))
+    for block in _read(path, cut):  # to the next line, if one follows
+        if line := block.find("\n") + 1:
+            return (position + line if position + line < end else cut), end
+        position += len(block)
+    return cut, end
+
+
+def _read(path: Path, start: int = 0, stop: int | None = None) -> Iterator[str]:
+    """Yield a file's characters from ``start`` to ``stop``, block by block."""
+    position = 0
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        while (stop is None or position < stop) and (block := file.read(tokenizers.PIECE)):
+            part = block[max(0, start - position) : None if stop is None else stop - position]
+            position += len(block)
+            if part:
+                yield part
+
+
+def _not_utf8(path: Path) -> str:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return (
+                    f"{path} is not UTF-8 text: byte 0x{line[error.start]:02x} in line {number}; "
+                    "name the files to read with a glob pattern, such as 'folder/**/*.txt'"
+                )
+    return f"{path} changed while it was being read; run again"

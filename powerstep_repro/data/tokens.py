@@ -7,27 +7,25 @@ links to them under ``data_dir``, and is found again as long as the files stay t
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nanogpt.data import DTYPES, FORMAT, dataset_hash
-from powerstep_repro.data.shards import Report, silent
-from powerstep_repro.data.store import publish
+from nanogpt.data import DTYPES
+from powerstep_repro.data.store import describe, is_complete, new_folder
 from powerstep_repro.errors import UserError
 
 BLOCK_BYTES = 2**24
 SPLITS = ("train", "val")
-# Of a 4-byte token the upper two bytes are below this, for vocabularies of up to a million; that
-# so many 2-byte tokens have it so is no accident.
-HIGH_HALF, SURELY = 16, 256
+# llm.c's files begin with one of these numbers, in a header that would read as tokens.
+LLMC_MAGIC = {20240520: "uint16", 20240801: "uint32"}
+LLMC_HEADER_BYTES = 1024
 
 
-def prepare(
-    config: Mapping[str, Any], data_dir: Path, workers: int = 1, report: Report = silent
-) -> Path:
+def prepare(config: Mapping[str, Any], data_dir: Path, workers: int = 1) -> Path:
     """Return a folder with the token files and their description.
 
     Args:
@@ -35,7 +33,6 @@ def prepare(
             ``meta.json`` states it) and ``name`` (``tokens`` shows the folder's own name).
         data_dir: Where the description is kept.
         workers: Not used.
-        report: Not used.
 
     Raises:
         UserError: A file is missing, empty or cut, or is not what its description says.
@@ -46,6 +43,8 @@ def prepare(
     if not folder.is_dir():
         raise UserError(f"data.path={folder} is not a folder")
     folder = folder.resolve()
+    for path in sorted(folder.glob("*.bin")):
+        _refuse_llmc(path)
     stats = {}
     for split in SPLITS:
         path = folder / f"{split}.bin"
@@ -63,14 +62,26 @@ def prepare(
         raise UserError(f"the tokens' dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     key = json.dumps([str(folder), stats, declared, name, dtype], sort_keys=True)
     view = data_dir / f"tokens-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-
-    def describe(staging: Path) -> dict:
-        for split in SPLITS:
-            (staging / f"{split}.bin").symlink_to(folder / f"{split}.bin")
-        return _describe(folder, name, dtype, declared)
-
-    publish(view, describe)
+    if not is_complete(view):
+        found = _scan(folder, dtype, declared)
+        meta = {"name": name, "dtype": dtype, "tokenizer": declared.get("tokenizer"), **found}
+        with new_folder(view) as staging:
+            for split in SPLITS:
+                (staging / f"{split}.bin").symlink_to(folder / f"{split}.bin")
+            describe(staging, meta, declared.get("source", {"kind": "tokens"}))
     return view
+
+
+def _refuse_llmc(path: Path) -> None:
+    with path.open("rb") as file:
+        dtype = LLMC_MAGIC.get(int.from_bytes(file.read(4), "little"))
+    if dtype is not None:
+        raise UserError(
+            f"{path} is a token file of llm.c, with a header of {LLMC_HEADER_BYTES} bytes before "
+            f"its {dtype} tokens; cut it off, of each shard, and join them in a new folder: tail "
+            f"-q -c +{LLMC_HEADER_BYTES + 1} {shlex.quote(str(path))} ... > NEW/train.bin (and "
+            f"NEW/val.bin likewise), then data.path=NEW data.dtype={dtype}"
+        )
 
 
 def _declared(folder: Path) -> dict:
@@ -87,64 +98,40 @@ def _declared(folder: Path) -> dict:
     return meta
 
 
-def _describe(folder: Path, name: str, dtype: str, declared: dict) -> dict:
-    found: dict[str, Any] = {"largest": -1}
+def _scan(folder: Path, dtype: str, declared: dict) -> dict[str, Any]:
+    """Return the files' tokens, digests and vocabulary, as far as declared the same."""
+    found: dict[str, Any] = {}
+    largest = -1
     for split in SPLITS:
-        path = folder / f"{split}.bin"
-        tokens, largest, sha256, wider = _scan(path, DTYPES[dtype])
-        if wider and "dtype" not in declared:
+        path, size = folder / f"{split}.bin", DTYPES[dtype].itemsize
+        digest, tokens = hashlib.sha256(), path.stat().st_size // size
+        if tokens == 0 or path.stat().st_size % size:
             raise UserError(
-                f"{path} read as {dtype} looks like uint32: every second token is below "
-                f"{HIGH_HALF}, the largest of the others {largest}; say data.dtype=uint32, or "
-                "state the dtype in a meta.json beside it"
+                f"{path} has {path.stat().st_size} bytes, not a positive multiple of the {size} "
+                f"of a {dtype} token"
             )
-        for key, value in ((f"{split}_tokens", tokens), (f"{split}_sha256", sha256)):
-            if declared.get(key, value) != value:
-                raise UserError(
-                    f"{path} has {key.split('_')[1]} {value} where meta.json says {declared[key]}: "
-                    "it is cut or not the file described"
-                )
-            found[key] = value
-        found["largest"] = max(found["largest"], largest)
+        with path.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+                largest = max(largest, int(np.frombuffer(block, DTYPES[dtype]).max()))
+        found |= {f"{split}_tokens": tokens, f"{split}_sha256": digest.hexdigest()}
+    for key, value in found.items():
+        if declared.get(key, value) != value:
+            split, what = key.split("_")
+            raise UserError(
+                f"{folder / split}.bin has {what} {value} where meta.json says {declared[key]}: "
+                "it is cut or not the file described"
+            )
     # Without a description, the vocabulary is at least what the files use.
-    vocab_size = declared.get("vocab_size") or found["largest"] + 1
+    vocab_size = declared.get("vocab_size") or largest + 1
     if type(vocab_size) is not int or vocab_size < 1:
         raise UserError(
             f"{folder / 'meta.json'} has vocab_size {vocab_size!r}: it must be a whole number from "
             "1 on"
         )
-    if (largest := found.pop("largest")) >= vocab_size:
+    if largest >= vocab_size:
         raise UserError(
             f"the token files in {folder} hold id {largest}, beyond their vocabulary of "
             f"{vocab_size}"
         )
-    return {
-        "format": FORMAT,
-        "name": name,
-        "dtype": dtype,
-        "vocab_size": vocab_size,
-        "tokenizer": declared.get("tokenizer"),
-        **found,
-        "hash": dataset_hash(found["train_sha256"], found["val_sha256"], dtype),
-        "source": declared.get("source", {"kind": "tokens"}),
-    }
-
-
-def _scan(path: Path, dtype: np.dtype) -> tuple[int, int, str, bool]:
-    """Return a file's tokens, its largest id, its SHA-256, and whether its tokens look wider."""
-    size, largest, digest = path.stat().st_size, -1, hashlib.sha256()
-    high = 0  # the largest of the second halves, were two tokens one
-    if size == 0 or size % dtype.itemsize:
-        raise UserError(
-            f"{path} has {size} bytes, not a positive multiple of the {dtype.itemsize} of a "
-            f"{dtype.name} token"
-        )
-    with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-            tokens = np.frombuffer(block, dtype)
-            largest = max(largest, int(tokens.max()))
-            high = max(high, int(tokens[1::2].max(initial=0)))
-    tokens = size // dtype.itemsize
-    wider = dtype.itemsize == 2 and tokens >= SURELY and high < HIGH_HALF <= largest
-    return tokens, largest, digest.hexdigest(), wider
+    return {**found, "vocab_size": vocab_size}

@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import shlex
+import subprocess
 
 import numpy as np
 import pytest
@@ -62,18 +65,27 @@ def test_wide_ids(folder, tmp_path):
     assert data.train.tolist() == [1, 151_000]
 
 
-@pytest.mark.parametrize("largest", [500, 151_000])
-def test_wide_tokens_are_not_read_as_narrow_ones(folder, tmp_path, largest):
-    """Every second token would be a zero or nearly so, which a model learns at once."""
-    tokens = np.random.default_rng(0).integers(0, largest, 300).astype("<u4")
-    for split in ("train", "val"):
-        tokens.tofile(folder / f"{split}.bin")
-    sentence = "train.bin read as uint16 looks like uint32: .* say data.dtype=uint32"
-    with pytest.raises(UserError, match=sentence):
+@pytest.mark.parametrize(("magic", "dtype"), [(20240520, "uint16"), (20240801, "uint32")])
+def test_llmc_files_are_refused_with_advice_that_gives_their_tokens(tmp_path, magic, dtype):
+    """Their header of 256 numbers would be trained on as tokens."""
+    folder = tmp_path / "it's llm.c"
+    folder.mkdir()
+    tokens = np.random.default_rng(0).integers(0, 50_000, 600).astype(dtype)
+    for at, name in enumerate(("edu_train_000001", "edu_train_000002", "edu_val_000001")):
+        header = np.zeros(256, "<i4")
+        header[:3] = magic, 1, 200
+        part = tokens[200 * at : 200 * (at + 1)]
+        (folder / f"{name}.bin").write_bytes(header.tobytes() + part.tobytes())
+    with pytest.raises(UserError, match=r"is a token file of llm\.c") as refused:
         resolve(config(folder), tmp_path / "data")
-    assert resolve(config(folder, dtype="uint32"), tmp_path / "data").train.tolist() == list(tokens)
-    describe(folder)  # whoever says so is believed
-    assert len(resolve(config(folder), tmp_path / "data").train) == 600
+    told = re.search(r"tail -q .*?( \.\.\.) > NEW/train.bin", str(refused.value))[0]
+    (tmp_path / "NEW").mkdir()
+    more = shlex.quote(str(folder / "edu_train_000002.bin"))
+    subprocess.run(told.replace("...", more), shell=True, cwd=tmp_path, check=True)
+    (tmp_path / "NEW" / "val.bin").write_bytes(tokens[400:].tobytes())
+    assert f"data.dtype={dtype}" in str(refused.value)
+    data = resolve(config(tmp_path / "NEW", dtype=dtype), tmp_path / "data")
+    assert data.train.tolist() == tokens[:400].tolist()
 
 
 def describe(folder, **changes):
