@@ -103,8 +103,10 @@ def train(
         pending: _Metrics | None = None  # of the step before, if the host has not read them
         with closing(_one_ahead(draw, run.done.step + 1, settings.steps)) as batches:
             for step, (tokens, targets) in batches:
+                # Enqueued on the device; the host waits for none of it.
                 losses = run.accumulate_gradients(step, tokens, targets)
                 metrics = run.reduce_metrics(step, *losses, signals)
+                # Meanwhile the step before: its weights are still as it left them.
                 if pending and (result := run.read_outcome(pending)):
                     return result
                 run.update(metrics)
@@ -175,6 +177,7 @@ class _Run:
         self, step: int, tokens: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Leave the global batch's gradients in ``p.grad``; return this rank's mean losses."""
+        # This rank's share of the batch, (B, T), in micro-batches.
         xs = self.runtime.to_device(tokens).split(self.micro)
         ys = self.runtime.to_device(targets).split(self.micro)
         losses, aux_losses = [], []

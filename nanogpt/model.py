@@ -105,15 +105,14 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=False)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, h: Tensor, next_norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-        """Add both branches to the stream ``x``; ``h`` is ``ln_1(x)``.
+    def forward(self, x: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Take the residual stream and what the block before adds to it; return the same two.
 
-        Each sum is normalised where it is made, in one pass over memory: for the feed-forward
-        branch, and at the end for what comes next, whose norm ``next_norm`` is. Returns the stream
-        and that.
+        A branch is added where the sum is normalised, so that both are one pass over memory.
         """
+        x, h = add_norm(x, branch, self.ln_1)  # all (B, T, C)
         x, h = add_norm(x, self.attn(h), self.ln_2)
-        return add_norm(x, self.mlp(h), next_norm)
+        return x, self.mlp(h)
 
 
 class GPT(nn.Module):
@@ -153,12 +152,12 @@ class GPT(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.wte(tokens) + self.wpe(positions)  # (B, T, C)
         x = F.dropout(x, self.config.dropout, self.training)
-        h = self.blocks[0].ln_1(x)
-        next_norms = [*(block.ln_1 for block in self.blocks[1:]), self.ln_f]
-        for block, next_norm in zip(self.blocks, next_norms, strict=True):
-            x, h = block(x, h, next_norm)
+        branch = None
+        for block in self.blocks:
+            x, branch = block(x, branch)
+        _, h = add_norm(x, branch, self.ln_f)
         if targets is None:
-            return Output(None, F.linear(h, self.wte.weight))  # the embedding tied
+            return Output(None, F.linear(h, self.wte.weight))  # (B, T, V), the embedding tied
         return Output(linear_cross_entropy(h, self.wte.weight, targets, passes), None)
 
     @property

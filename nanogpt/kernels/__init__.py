@@ -23,14 +23,16 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 enabled = True  # False takes the plain path everywhere; set it before a model is compiled
 
 
-def add_norm(residual: Tensor, branch: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+def add_norm(residual: Tensor, branch: Tensor | None, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
     """Return ``residual + branch`` and its layer norm.
 
     Args:
         residual: (..., C), its dtype stays.
-        branch: (..., C).
+        branch: (..., C), or None: nothing is added.
         norm: A layer norm over C, without bias.
     """
+    if branch is None:
+        return residual, norm(residual)
     if _fused(branch):
         from nanogpt.kernels.norm import AddNorm
 
