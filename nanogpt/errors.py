@@ -1,8 +1,11 @@
 """The trainer's own errors. Each carries one sentence for the person at the keyboard."""
 
 
-class InputError(ValueError):
+class UserError(ValueError):
     """Bad input: one clear sentence that names the thing, its value and what is allowed."""
+
+
+InputError = UserError  # the name that the trainer's modules use
 
 
 class OutOfMemory(RuntimeError):

@@ -63,7 +63,7 @@ class StopSignals:
     def _note(self, number: int, _frame: Any) -> None:
         if number == signal.SIGHUP:
             number = signal.SIGTERM
-            _leave_terminal()
+            leave_terminal()
         now = time.monotonic()
         if self.received is None:
             self.received, self._since = number, now
@@ -88,7 +88,7 @@ def obey(number: int | None) -> None:
         raise SystemExit(128 + number)
 
 
-def _leave_terminal() -> None:
+def leave_terminal() -> None:
     """Print to nowhere what would go to a terminal: writing to one that has gone is an error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (STDOUT, STDERR):

@@ -1,6 +1,7 @@
-"""The one exception whose text is meant for the person at the keyboard, and who raises it."""
+"""How a command ends when something is wrong, and who says so."""
 
 import argparse
+import contextlib
 import os
 import select
 import signal
@@ -10,9 +11,9 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import NoReturn
 
+from nanogpt.errors import UserError
 
-class UserError(ValueError):
-    """Bad input: one clear sentence that names the thing, its value and what is allowed."""
+__all__ = ["CommandParser", "UserError", "exit_on_user_error", "require", "tell"]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -56,10 +57,13 @@ def missing_package_hook(
 
 
 def tell(line: str) -> None:
-    """Print a line of a run, which goes on without a word when its reader has left (``| head``)."""
+    """Print a line of a run, which goes on without a word when nobody can read it any more.
+
+    The reader has left (``| head``), the terminal was closed, or the disk that takes it is full.
+    """
     try:
         print(line, flush=True)
-    except BrokenPipeError:
+    except OSError:
         _to_nobody()
 
 
@@ -71,12 +75,14 @@ def _to_nobody() -> None:
 def exit_on_user_error(main: Callable[[], int | None]) -> NoReturn:
     """Run a command's ``main`` and exit with its code.
 
-    A ``UserError`` or the trainer's ``InputError`` ends as one line and code 1, Ctrl-C as one word
-    and code 130, a reader that left (``| head``) in silence and code 141, as a program that SIGPIPE
-    ends.
+    A ``UserError``, and what the system refuses (a full disk, a folder without permission), end as
+    one line and code 1, Ctrl-C as one word and code 130, a reader that left (``| head``) in silence
+    and code 141, as a program that SIGPIPE ends.
     """
-    from nanogpt.errors import InputError  # importing an optimizer must not import the trainer
-
+    for stream in (sys.stdout, sys.stderr):
+        # A console that has no β must not end a command; a test's stand-in for one cannot be told.
+        with contextlib.suppress(AttributeError, OSError):
+            stream.reconfigure(errors="replace")
     try:
         code = main() or 0
         sys.stdout.flush()
@@ -88,7 +94,11 @@ def exit_on_user_error(main: Callable[[], int | None]) -> NoReturn:
             raise
         _to_nobody()
         sys.exit(128 + signal.SIGPIPE)
-    except (UserError, InputError) as error:
+    except (UserError, OSError) as error:
+        try:
+            sys.stdout.flush()
+        except OSError:  # the full disk is the one that takes the output
+            _to_nobody()
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

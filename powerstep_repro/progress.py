@@ -1,20 +1,17 @@
 """What a person sees of a run while it trains."""
 
 import sys
-import threading
 import time
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as RichProgress
+from rich.progress import Progress as Bars
 
 from powerstep_repro.errors import tell
 
 _LINE_INTERVAL_S = 10.0
-# By then a first step has ended, compiled or not, unless it is far larger than what it runs on.
-_LONG_FIRST_STEP_S = 60.0
 # Steps over which the displayed loss and speed are averaged.
 _SMOOTHING = 20
 
@@ -26,31 +23,22 @@ class Progress:
 
     Args:
         again: The run was started before; that it found nothing to go on from is worth a line.
-        size: What a step takes, in words: a line says so where the first one is long under way.
     """
 
-    def __init__(self, again: bool = False, size: str = ""):
+    def __init__(self, again: bool = False):
         self._again = again
-        self._long = threading.Timer(
-            _LONG_FIRST_STEP_S, self._say, [f"still in the first step: {size}"]
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(20),
+            MofNCompleteColumn(),
+            disable=not sys.stdout.isatty(),
         )
-        self._long.daemon = True
-        self._size = size
-        self._live: RichProgress | None = None
-        self._task = None
-        self._loss = self._seconds = None
+        self._loss = self._seconds = self._printed = None
         self._val = ""
-        self._printed = -_LINE_INTERVAL_S
-        self._first = True
 
     def __enter__(self) -> "Progress":
-        if sys.stdout.isatty():
-            self._live = RichProgress(
-                TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn()
-            )
-            self._live.start()
-        if self._size:
-            self._long.start()
+        if not self._bars.disable:
+            self._bars.start()
         return self
 
     def __exit__(
@@ -59,9 +47,8 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._long.cancel()
-        if self._live is not None:
-            self._live.stop()
+        if not self._bars.disable:  # off a terminal it would print an empty line
+            self._bars.stop()
 
     def __call__(self, row: dict[str, Any], steps: int) -> None:
         """Show a step.
@@ -70,23 +57,21 @@ class Progress:
             row: The step's row, as logged.
             steps: Length of the run.
         """
-        step = row["step"]
-        self._long.cancel()
-        if self._first and step > 1:
+        step, first = row["step"], self._loss is None
+        if first and step > 1:
             self._say(f"resuming after step {step - 1}")
-        elif self._first and self._again:
+        elif first and self._again:
             self._say("no checkpoint: starts at step 1")
         self._average(row)
-        if self._live is not None:
-            if self._task is None:
-                self._task = self._live.add_task("", total=steps)
-            self._live.update(self._task, completed=step, description=self._text(row, steps))
-        else:
-            due = time.monotonic() - self._printed >= _LINE_INTERVAL_S
-            if self._first or due or "val_loss" in row:
-                self._printed = time.monotonic()
-                self._say(f"step {step}/{steps}  {self._text(row, steps)}")
-        self._first = False
+        text = self._text(row, steps)
+        now = time.monotonic()
+        if not self._bars.disable:
+            if first:
+                self._task = self._bars.add_task(text, total=steps)
+            self._bars.update(self._task, completed=step, description=text)
+        elif first or now - self._printed >= _LINE_INTERVAL_S or "val_loss" in row:
+            self._printed = now
+            tell(f"step {step}/{steps}  {text}")
 
     def _average(self, row: dict[str, Any]) -> None:
         seconds, loss = row["step_ms"] / 1e3, row["train_loss"]
@@ -100,14 +85,15 @@ class Progress:
     def _text(self, row: dict[str, Any], steps: int) -> str:
         speed = row["tokens_per_s"] * (row["step_ms"] / 1e3) / self._seconds
         left = timedelta(seconds=round((steps - row["step"]) * self._seconds))
+        # The live line keeps the last evaluation in sight; a plain one says it once.
         if "val_loss" in row:
             self._val = f"  val {row['val_loss']:.4f}"
-        # The live line keeps the last evaluation in sight; a plain one says it once.
-        val = self._val if self._live is not None or "val_loss" in row else ""
-        return f"loss {self._loss:.4f}{val}  {speed:,.0f} tokens/s  ETA {left}"
+        elif self._bars.disable:
+            self._val = ""
+        return f"loss {self._loss:.4f}{self._val}  {speed:,.0f} tokens/s  ETA {left}"
 
     def _say(self, line: str) -> None:
-        if self._live is not None:
-            self._live.console.print(line)
-        else:
+        if self._bars.disable:
             tell(line)
+        else:
+            self._bars.console.print(line)

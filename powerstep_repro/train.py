@@ -4,125 +4,106 @@ A Hydra app. A run's directory follows from its config, so the same command agai
 interrupted run and leaves a finished one alone.
 """
 
+import argparse
 import os
-import signal
-import subprocess
+import shlex
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig
+import yaml
 
-from nanogpt.errors import CheckpointError, InputError, OutOfMemory
-from powerstep_repro.config import CONF, axes, compose, identity_view, product, run_dir, with_data
-from powerstep_repro.errors import UserError, exit_on_user_error, require, tell
-from powerstep_repro.runs.files import CONFIG, ENDED, ERROR, read_summary
-from powerstep_repro.runs.record import Recorder, stated_config
+from nanogpt.errors import CheckpointError, OutOfMemory, UserError
+from powerstep_repro.config import (
+    GROUPS,
+    Planned,
+    axes,
+    choices,
+    compose,
+    identity_view,
+    product,
+    run_dir,
+    with_data,
+)
+from powerstep_repro.errors import CommandParser, exit_on_user_error, require, tell
+from powerstep_repro.runs.files import ENDED, ERROR, read_summary
+from powerstep_repro.runs.record import Recorder
 from powerstep_repro.utilisation import speed_line
 
 # What each of these says is meant for the user as it stands.
-EXPECTED = (UserError, InputError, OutOfMemory, CheckpointError)
+EXPECTED = (UserError, OutOfMemory, CheckpointError)
 
-_MULTIRUN = ("-m", "--multirun")
-_HYDRA_OPTIONS = (
-    *_MULTIRUN,
-    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
-    *("-r", "--run", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name"),
-    *("-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
-)
+HELP = """\
+usage: python -m powerstep_repro.train [key=value ...] [-m] [--cfg job]
 
+Train one model with one optimizer, or go on with a run that was interrupted. The run directory
+follows from the config: <results_dir>/<profile>/runs/<name>-<hash>. The same command again resumes
+an interrupted run and leaves a finished one alone.
 
-def main() -> int:
-    """Check the command line, hand it to Hydra, and return the exit code."""
-    arguments = sys.argv[1:]
-    options = [argument for argument in arguments if argument.startswith("-")]
-    for option in options:
-        name, _, value = option.partition("=")
-        if name not in _HYDRA_OPTIONS:
-            key = name.lstrip("-")
-            raise UserError(
-                f"unknown option {option!r}: write {key}={value or 'VALUE'}, or see --help"
-            )
-    if set(options) <= set(_MULTIRUN):
-        overrides = [argument for argument in arguments if argument not in options]
-        _check(overrides, multirun=bool(options))
-        sys.argv[1:] = options + overrides  # argparse takes no overrides on both sides of an option
-    else:  # an option's own value, as in --cfg job, has no equals sign
-        _check([a for a in arguments if "=" in a and a not in options], multirun=False)
+options:
+  -m, --multirun  train every combination of key=A,B lists, as a sweep does
+  --cfg job       print the config and stop
+  -h, --help      this text, with the keys that the overrides given compose to
 
-    codes: list[int] = []
+Exit code: 0 finished or diverged (a result), 1 failed, 130/143 interrupted.
 
-    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
-    def job(_: DictConfig) -> None:
-        context = HydraConfig.get()
-        overrides = list(context.overrides.task)
-        if context.mode == RunMode.MULTIRUN:
-            codes.append(_in_process_of_its_own(overrides))
-        else:
-            # Composed anew, so that a run is the same run however it was started.
-            codes.append(run(compose(overrides)))
+Groups (group=choice):
+{groups}
 
-    try:
-        job()
-    except ValueError as error:  # Hydra's word on options that do not go together
-        raise UserError(str(error)) from None
-    return _overall(codes)
+Keys (key=value; conf/config.yaml and the files of its groups say what each one means):
+
+{config}
+Examples:
+  python -m powerstep_repro.train optimizer=adamw lr=6e-4 seed=2
+  python -m powerstep_repro.train optimizer=powerstep optimizer.beta=0.2 steps=400
+  python -m powerstep_repro.train -m optimizer=adamw,powerstep seed=1,2,3
+  python -m powerstep_repro.train profile=h100 data=tokens data.path=FOLDER logger=wandb
+  torchrun --nproc-per-node 2 -m powerstep_repro.train model=gpt2_medium"""
 
 
-def _check(overrides: list[str], multirun: bool) -> None:
-    """Refuse a bad override in one sentence, before Hydra would in many."""
-    overrides = [a for a in overrides if not a.lstrip("+~").startswith(("hydra.", "hydra/"))]
-    if not multirun:
-        compose(overrides)
-        return
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = CommandParser(prog="python -m powerstep_repro.train", add_help=False)
+    parser.add_argument("overrides", nargs="*", default=[])
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("-c", "--cfg", choices=["job"])
+    parser.add_argument("--resolve", action="store_true", help=argparse.SUPPRESS)  # as ever
+    args, unknown = parser.parse_known_intermixed_args(argv)
+    if unknown:
+        key, _, value = unknown[0].lstrip("-").partition("=")
+        raise UserError(
+            f"unknown option {unknown[0]!r}: write {key}={value or 'VALUE'}, or see --help"
+        )
+    if args.multirun and not args.help:
+        if args.cfg:
+            raise UserError("--cfg shows one config: leave --multirun out")
+        return _grid(args.overrides)
+    config = compose(args.overrides)
+    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    if args.help:
+        groups = "\n".join(f"  {group}: {', '.join(choices(group))}" for group in GROUPS)
+        print(HELP.format(groups=groups, config=text))
+    elif args.cfg:
+        print(text, end="")
+    else:
+        return run(config)
+    return 0
+
+
+def _grid(overrides: Sequence[str]) -> int:
+    """Hand every combination of the overrides' values to the sweep's pool."""
     if "RANK" in os.environ:
         raise UserError(
             "--multirun cannot run under torchrun, where every rank would start its own grid: "
             "use python -m powerstep_repro.sweep NAME --gpus-per-run N"
         )
-    for combination in product(axes(overrides)):
-        compose(combination)
+    from powerstep_repro.sweep.local import train_here
 
-
-def _overall(codes: list[int]) -> int:
-    interrupted = [code for code in codes if code > 128]
-    failed = [number for number, code in enumerate(codes) if code == 1]
-    if len(codes) > 1 and failed:
-        jobs = ", ".join(f"#{number}" for number in failed)
-        print(f"{len(failed)} of {len(codes)} jobs failed: {jobs}", file=sys.stderr)
-    return interrupted[0] if interrupted else max(codes, default=0)
-
-
-def _in_process_of_its_own(overrides: list[str]) -> int:
-    """Run one job of a multirun; returns its exit code.
-
-    Memory figures and W&B runs do not leak from job to job, and no crash ends the rest.
-    """
-    # A session of its own: a signal reaches the job once, through the handler below.
-    process = subprocess.Popen(
-        [sys.executable, "-m", "powerstep_repro.train", *overrides], start_new_session=True
-    )
-    stopped = []
-
-    def pass_on(number: int, _frame: Any) -> None:
-        stopped.append(number)
-        process.send_signal(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    former = {number: signal.signal(number, pass_on) for number in numbers}
-    try:
-        code = process.wait()
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-    if stopped:
-        sys.exit(128 + stopped[0])  # the remaining jobs are not started
-    return 1 if code < 0 else code
+    return train_here([Planned(each, compose(each)) for each in product(axes(overrides))], "grid")
 
 
 def run(config: dict[str, Any]) -> int:
@@ -151,17 +132,14 @@ def run(config: dict[str, Any]) -> int:
         config = with_data(config, data.hash, data.name)
         folder = Path(run_dir(config))
         summary = read_summary(folder)
-        damaged = bool(summary) and stated_config(folder) is None
-        if summary.get("status") in ENDED and not damaged:
+        if summary.get("status") in ENDED:
             if rank == 0:
                 tell(f"already {_outcome(summary, folder)}")
             return 0
-        if damaged and rank == 0:
-            tell(f"{folder / CONFIG} is missing or damaged: it is written anew, the run goes on")
         return _train(config, data, folder, rank)
     except EXPECTED as error:
         # Bad input is seen by all ranks, other trouble perhaps by one alone.
-        if rank == 0 or not isinstance(error, UserError | InputError):
+        if rank == 0 or not isinstance(error, UserError):
             print(f"error: {error}", file=sys.stderr)
     except OSError as error:  # a full disk, no permission, a folder that has gone
         what = f"the run in {folder}" if folder else "the run"
@@ -183,7 +161,7 @@ def _outcome(summary: dict[str, Any], folder: Path) -> str:
         result += "" if loss is None else f", validation loss {loss:.4f}"
     if summary.get("blown_up_at"):
         result += f", blown up at step {summary['blown_up_at']}"
-    return f"{result}, {summary.get('wall_s') or 0:.1f} s: {folder}"
+    return f"{result}, {summary.get('wall_s') or 0:.1f} s: {shlex.quote(str(folder))}"
 
 
 def _train(config: dict[str, Any], data: Any, folder: Path, rank: int) -> int:
@@ -227,11 +205,9 @@ def _compute(
     from nanogpt.signals import StopSignals, obey
     from powerstep_repro.progress import Progress
 
-    again, size = False, ""
-    if recorder is not None:  # of the rank that tells of the run
-        again = bool(recorder.previous)
-        size = f"{config['batch']:,} sequences of {config['context']:,} tokens take long here"
-    with runtime, Progress(again, size) as progress:
+    # The rank that tells of the run knows whether it was started before.
+    again = recorder is not None and bool(recorder.previous)
+    with runtime, Progress(again) as progress:
         # A package half imported, and torch imports some of its own late, would end the run with
         # an error of that package's instead.
         with StopSignals() as signals:
@@ -297,7 +273,7 @@ def _build(config: dict[str, Any], runtime: Any, recorder: Any) -> dict[str, Any
         )
     except (ValueError, TypeError) as error:  # the library's own refusal of a hyperparameter
         raise UserError(f"optimizer={config['optimizer']['name']}: {error}") from error
-    named = {**config, "order": config["data"].get("order", "windows")}
+    named = {**config, "order": config["data"]["order"]}
     settings = {name: named[name] for name in Settings.__dataclass_fields__}
     settings["micro_batch"] = _micro_batch(config, runtime.world)
     return {"settings": Settings(**settings), "model": model, "optimizer": optimizer}

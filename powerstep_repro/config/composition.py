@@ -1,15 +1,16 @@
 """From a list of overrides to one resolved, validated config of plain types.
 
-Hydra composes the groups; overrides of single values are checked against the composed keys and
-applied here. That keeps a mistake to one sentence, and composes a sweep of hundreds of configs
-in the time of its few distinct choices of groups.
+Hydra composes a choice of groups, once a process; overrides of single values are checked against
+the composed keys and applied here. That keeps a mistake to one sentence, and composes a sweep of
+hundreds of configs in the time of its few distinct choices of groups.
 """
 
 import copy
 import difflib
 import itertools
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -20,8 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from powerstep_repro.config.paths import CONF
-from powerstep_repro.config.validate import flatten, validate
+from powerstep_repro.config.paths import CONF, read_path
+from powerstep_repro.config.validate import flatten, is_path, validate
 from powerstep_repro.errors import UserError
 
 GROUPS = ("profile", "model", "optimizer", "data", "logger")
@@ -47,19 +48,34 @@ def suggestion(word: str, known: list[str]) -> str:
     return f" (did you mean '{by_ending[near[0]]}'?)" if near else ""
 
 
-def _parse(overrides: list[str]) -> list[Override]:
-    parsed = []
-    for text in overrides:
-        try:
-            override = OverridesParser.create().parse_override(text)
-        except HydraException:
-            raise UserError(f"cannot read the override {text!r}: write key=value") from None
-        if override.type is None or override.is_delete():
-            raise UserError(f"cannot delete a key: {text!r} is not an override of its value")
-        if override.package is not None:
-            raise UserError(f"cannot move a group: {text!r} is not of the form group=choice")
-        parsed.append(override)
-    return parsed
+class _Given(NamedTuple):
+    """An override as it was typed: its key without pluses, its value or what gives several."""
+
+    text: str
+    key: str
+    value: Any
+    several: Override | None
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> _Given:
+    key, equals, value = text.partition("=")
+    if equals and is_path(key.lstrip("+"), value):
+        # Escaped, because OmegaConf would look for another key's value behind it.
+        path = None if value == "null" else read_path(value).replace("${", "\\${")
+        return _Given(text, key.lstrip("+"), path, None)
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException:
+        raise UserError(f"cannot read the override {text!r}: write key=value") from None
+    if override.type is None or override.is_delete():
+        raise UserError(f"cannot delete a key: {text!r} is not an override of its value")
+    if override.package is not None:
+        raise UserError(f"cannot move a group: {text!r} is not of the form group=choice")
+    key = override.get_key_element().lstrip("+")
+    if override.is_sweep_override():
+        return _Given(text, key, None, override)
+    return _Given(text, key, override.value(), None)
 
 
 def _check_choice(group: str, name: Any) -> str:
@@ -72,40 +88,56 @@ def _check_choice(group: str, name: Any) -> str:
     return name
 
 
+class _Base(NamedTuple):
+    """What a choice of groups composes to, before overrides of values; not to be changed."""
+
+    config: DictConfig
+    resolved: dict[str, Any]
+    keys: list[str]
+
+
 @lru_cache(maxsize=512)
-def _base(group_choices: tuple[tuple[str, str], ...]) -> DictConfig:
-    """The config for a choice of groups, before overrides of values; not to be changed."""
-    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-        try:
-            return hydra_compose("config", overrides=[f"{k}={v}" for k, v in group_choices])
-        except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"the files in {CONF} do not compose: {reason}") from None
+def _base(group_choices: tuple[tuple[str, str], ...]) -> _Base:
+    try:
+        with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+            config = hydra_compose("config", overrides=[f"{k}={v}" for k, v in group_choices])
+        resolved = OmegaConf.to_container(config, resolve=True)
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"the files in {CONF} do not compose: {reason}") from None
+    _check_shape(resolved["profile"], resolved["model"]["name"])
+    return _Base(config, resolved, [key for key, _ in flatten(resolved)])
 
 
-def _known_keys(base: DictConfig) -> list[str]:
-    return [key for key, _ in flatten(OmegaConf.to_container(base, resolve=False))]
+def _check_shape(profile: str, model: str) -> None:
+    """Refuse a model that a profile which scales models down would leave at its full size."""
+    shapes = CONF / "shape" / profile
+    if shapes.is_dir() and not (shapes / f"{model}.yaml").is_file():
+        raise UserError(
+            f"model {model} has no shape for profile {profile}: write {shapes / model}.yaml with "
+            "the keys to scale down, or choose profile=paper for the whole model"
+        )
 
 
-def _check_key(key: str, base: DictConfig, known: list[str]) -> None:
+def _check_key(key: str, base: _Base) -> None:
     if key in _CHOSEN_BY_GROUP:
         group = key.partition(".")[0]
         raise UserError(f"{key} cannot be set by itself: choose {group}=NAME")
-    if key in known:
+    if key in base.keys:
         return
     section, dot, _ = key.partition(".")
-    allowed, has = [k for k in known if k not in _CHOSEN_BY_GROUP], ""
+    allowed, has = [k for k in base.keys if k not in _CHOSEN_BY_GROUP], ""
     if dot and section in GROUPS:
         prefix = f"{section}."
         allowed = [k for k in allowed if k.startswith(prefix)]
         own = ", ".join(k.removeprefix(prefix) for k in allowed)
-        has = f"; {section}={base[section].name} has {own or 'no keys of its own'}"
+        has = f"; {section}={base.resolved[section]['name']} has {own or 'no keys of its own'}"
     elif not dot:
         allowed += GROUPS
     raise UserError(f"unknown key {key!r}{suggestion(key, allowed)}{has}")
 
 
-def compose(overrides: list[str] | tuple[str, ...] = ()) -> dict[str, Any]:
+def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return the resolved, validated config for a list of ``key=value`` overrides.
 
     Args:
@@ -117,63 +149,54 @@ def compose(overrides: list[str] | tuple[str, ...] = ()) -> dict[str, Any]:
     """
     groups: dict[str, str] = {}
     values: dict[str, Any] = {}
-    for override in _parse(list(overrides)):
-        key = override.key_or_group
-        if override.is_sweep_override():
+    for given in map(_parse, overrides):
+        if given.several:
             raise UserError(
-                f"{override.input_line!r} names several values: "
-                "run them with --multirun or as a sweep"
+                f"{given.text!r} names several values: run them with --multirun or as a sweep"
             )
-        if key in GROUPS:
-            groups[key] = _check_choice(key, override.value())
+        if given.key in GROUPS:
+            groups[given.key] = _check_choice(given.key, given.value)
         else:
-            values[override.get_key_element().lstrip("+")] = override.value()
+            values[given.key] = given.value
     base = _base(tuple(sorted(groups.items())))
-    known = _known_keys(base)
-    config = copy.deepcopy(base)
-    for key, value in values.items():
-        _check_key(key, base, known)
-        OmegaConf.update(config, key, value)
+    for key in values:
+        _check_key(key, base)
     try:
-        resolved = OmegaConf.to_container(config, resolve=True)
-        return validate(resolved, OmegaConf.to_container(base, resolve=True))
+        config = copy.deepcopy(base.config) if values else base.config
+        for key, value in values.items():
+            OmegaConf.update(config, key, value)
+        return validate(OmegaConf.to_container(config, resolve=True), base.resolved)
     except OmegaConfBaseException as error:
         raise UserError(f"the config does not resolve: {str(error).splitlines()[0]}") from None
 
 
-def axes(overrides: list[str] | tuple[str, ...]) -> dict[str, list[str]]:
+def axes(overrides: Sequence[str]) -> dict[str, list[str]]:
     """Split overrides into the single overrides that each key runs through.
 
     ``["seed=1,2", "lr=6e-4"]`` gives ``{"seed": ["seed=1", "seed=2"], "lr": ["lr=6e-4"]}``;
-    Hydra's ``range(...)`` and, for groups, ``glob(...)`` are understood too.
+    Hydra's ``range(...)`` and, for groups, ``glob(...)`` are understood too. A path is one value.
     """
     out: dict[str, list[str]] = {}
-    for override in _parse(list(overrides)):
-        key = override.get_key_element()
-        if not override.is_sweep_override():
-            out[key] = [override.input_line]
+    for given in map(_parse, overrides):
+        key = given.key
+        if not given.several:
+            out[key] = [given.text]
             continue
-        value = override.value()
-        if isinstance(value, Glob):
-            known = choices(override.key_or_group)
-            out[key] = [f"{key}={name}" for name in value.filter(known)]
+        pattern = given.several.value()
+        if isinstance(pattern, Glob):
+            known = choices(key)
+            out[key] = [f"{key}={name}" for name in pattern.filter(known)]
+            of = f"none of {', '.join(known)}" if known else "nothing: it goes with a group alone"
             if not out[key]:
-                of = (
-                    f"none of {', '.join(known)}"
-                    if known
-                    else "nothing: it goes with a group alone"
-                )
-                raise UserError(f"{override.input_line!r} matches {of}")
-        elif override.is_discrete_sweep():
-            out[key] = [f"{key}={text}" for text in override.sweep_string_iterator()]
+                raise UserError(f"{given.text!r} matches {of}")
+        elif given.several.is_discrete_sweep():
+            out[key] = [f"{key}={text}" for text in given.several.sweep_string_iterator()]
         else:
-            raise UserError(
-                f"{override.input_line!r} is no list of values to run through: write {key}=A,B"
-            )
+            raise UserError(f"{given.text!r} is no list of values to run through: write {key}=A,B")
         if not out[key]:
             raise UserError(
-                f"{override.input_line!r} gives no value: write {key}=A,B or a range(START,STOP,"
-                "STEP) that is not empty"
+                f"{given.text!r} gives no value: write {key}=A,B or a range(START,STOP,STEP) that "
+                "is not empty"
             )
     return out
 

@@ -2,13 +2,23 @@
 
 A run's identity is a hash over the part of the config that can change its numbers. Where files
 lie, how often they are written, who watches and how a batch is cut into pieces are no part of it.
+
+**A new key** that can change numbers gets one line in ``ADDED``: its dotted name and the value
+that stands for what runs did before it existed. At that value the key is left out of the
+identity, so that runs from before keep their names and count as runs at that value. A new key that
+cannot change numbers gets its place in ``NOT_IDENTITY`` instead.
 """
 
 import hashlib
 import json
 import math
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from powerstep_repro.config.paths import CONF
 from powerstep_repro.config.validate import flatten
 
 # Keys that leave the numbers of a run alone.
@@ -24,10 +34,17 @@ NOT_IDENTITY = frozenset(
         "keep_checkpoints",
     }
 )
-# Keys that came later, with what runs before them had: left out at that value.
-LATER = {"optimizer": {"whole_blocks": False}}
+# Keys that came after runs had been made, each at the value that those runs had without it. An
+# entry may name a whole section.
+ADDED: dict[str, Any] = {
+    "repeat": 0,
+    "data.order": "windows",
+    "optimizer.whole_blocks": False,
+}
 # Defaults that a model's file carries for top-level keys, which alone count.
 MODEL_DEFAULTS = frozenset({"lr", "batch", "context", "steps", "micro_batch", "tokenizer"})
+# What counts of a data set beside its hash: how a run reads it.
+DATA_READING = frozenset({"order"})
 
 
 def with_data(config: dict[str, Any], hash: str, name: str) -> dict[str, Any]:
@@ -43,17 +60,27 @@ def identity_view(config: dict[str, Any]) -> dict[str, Any]:
     view = {key: value for key, value in config.items() if key not in NOT_IDENTITY}
     if "model" in view:
         view["model"] = {k: v for k, v in view["model"].items() if k not in MODEL_DEFAULTS}
-    for section, defaults in LATER.items():
-        if section in view:
-            view[section] = {
-                k: v for k, v in view[section].items() if k not in defaults or v != defaults[k]
-            }
     data = config.get("data", {})
     if data.get("hash"):
-        view["data"] = {"hash": data["hash"]}
+        view["data"] = {k: v for k, v in data.items() if k == "hash" or k in DATA_READING}
     else:
         view["data"] = {key: value for key, value in data.items() if key != "workers"}
-    return view
+    return _as_before(view)
+
+
+def _as_before(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Leave out the keys of ``ADDED`` at their values, and sections that held nothing else."""
+    out = {}
+    for name, value in node.items():
+        key = f"{prefix}{name}"
+        if key in ADDED and canonical(value) == canonical(ADDED[key]):
+            continue
+        if isinstance(value, dict) and value:
+            value = _as_before(value, f"{key}.")
+            if not value:
+                continue
+        out[name] = value
+    return out
 
 
 def matching_view(config: dict[str, Any]) -> dict[str, Any]:
@@ -62,9 +89,33 @@ def matching_view(config: dict[str, Any]) -> dict[str, Any]:
     Runs that agree here and share a data set are replicates of each other.
     """
     view = identity_view(config)
-    view.pop("data", None)
+    reading = {key: value for key, value in view.pop("data", {}).items() if key in DATA_READING}
     view.pop("seed", None)
-    return view
+    return view | ({"data": reading} if reading else {})
+
+
+@lru_cache(maxsize=64)
+def _keys_of(file: Path) -> frozenset[str]:
+    """The top-level keys of a file in ``conf/``; none of a file that is not there."""
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError:
+        return frozenset()
+    return frozenset(content) - NOT_IDENTITY - MODEL_DEFAULTS - {"defaults", "hydra"}
+
+
+def lacking_keys(config: dict[str, Any]) -> list[str]:
+    """Return the keys of today that a run's config lacks and whose earlier value nobody told.
+
+    Such a run equals no planned one, so whoever looks for runs should name it with these keys.
+    """
+    out = sorted(_keys_of(CONF / "config.yaml") - config.keys())
+    out += sorted({"lr", "batch", "context", "steps"} - config.keys())
+    for group in ("model", "optimizer"):
+        own = config.get(group, {})
+        known = _keys_of(CONF / group / f"{own.get('name')}.yaml")
+        out += sorted(f"{group}.{key}" for key in known - own.keys())
+    return [key for key in out if key not in ADDED]
 
 
 def _normal(value: Any) -> Any:

@@ -20,6 +20,7 @@ from yaml import YAMLError
 from powerstep_repro.config.composition import axes, compose, product, suggestion
 from powerstep_repro.config.identity import canonical, identity_view
 from powerstep_repro.config.paths import SWEEPS
+from powerstep_repro.config.validate import is_path
 from powerstep_repro.errors import UserError
 
 SWEEP_KEYS = ("runs", "title", "description")
@@ -55,7 +56,9 @@ def sweep_names() -> list[str]:
 
 
 def _override(key: str, value: Any) -> str:
-    """``key=value`` in Hydra's grammar."""
+    """``key=value`` as the commands read it: a path as it stands, the rest in Hydra's grammar."""
+    if isinstance(value, str) and is_path(key, value):
+        return f"{key}={value}"
     if isinstance(value, str) and not re.fullmatch(r"[\w./:-]+", value):
         return f"{key}='{value}'" if "'" not in value else f"{key}={json.dumps(value)}"
     if isinstance(value, list):

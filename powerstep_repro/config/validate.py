@@ -19,17 +19,11 @@ _SPELLING = {None: "null", True: "true", False: "false"}
 
 @dataclass(frozen=True)
 class Rule:
-    """What a key may hold.
+    """What a key may hold."""
 
-    Args:
-        what: The allowed values in words: "<key> must be <what>".
-        read: Returns the value in its canonical type, or raises ``ValueError`` to refuse it.
-        nullable: Whether null is allowed besides.
-    """
-
-    what: str
-    read: Callable[[Any], Any]
-    nullable: bool = False
+    what: str  # in words: "<key> must be <what>"
+    read: Callable[[Any], Any]  # gives the canonical type, or raises ValueError to refuse
+    nullable: bool = False  # whether null is allowed besides
 
     def apply(self, key: str, value: Any) -> Any:
         """Return ``value`` in its canonical type; raise ``UserError`` if it is not allowed."""
@@ -121,8 +115,11 @@ def _read_text(value: Any) -> str:
 FLAG = Rule("true or false", _read_flag)
 TEXT = Rule("a non-empty string", _read_text)
 TEXT_OR_NULL = Rule("a non-empty string", _read_text, nullable=True)
+# Read as it stands on a command line: no number, no list (see ``paths.read_path``).
+PATH = Rule("a path", _read_text)
+PATH_OR_NULL = Rule("a path", _read_text, nullable=True)
 # A path, a list of them or one per split: the datasets library knows.
-ANY = Rule("anything", lambda value: value, nullable=True)
+PATHS = Rule("paths", lambda value: value, nullable=True)
 CODE = ("dynamic", "linear")
 
 RULES: dict[str, Rule] = {
@@ -133,6 +130,7 @@ RULES: dict[str, Rule] = {
     "context": whole(1),
     "micro_batch": whole(1, nullable=True),
     "seed": whole(0, 1e18),
+    "repeat": whole(0),
     "weight_decay": number("[0, inf)"),
     "weight_decay_on": choice("matrices", "all"),
     "grad_clip": number("[0, inf)"),
@@ -148,8 +146,8 @@ RULES: dict[str, Rule] = {
     "log_interval": whole(1),
     "checkpoint_interval": whole(0),
     "keep_checkpoints": whole(1),
-    "results_dir": TEXT,
-    "data_dir": TEXT,
+    "results_dir": PATH,
+    "data_dir": PATH,
     "optimizer.beta": number("[0, 1]"),
     "optimizer.gamma": number("[0, 1)"),
     "optimizer.betas": pair("[0, 1)"),
@@ -172,8 +170,9 @@ RULES: dict[str, Rule] = {
     "model.heads": whole(1),
     "model.vocab_size": whole(1),
     "model.aux_loss_coef": number("[0, inf)"),
-    "data.path": TEXT_OR_NULL,
-    "data.tokenizer": TEXT,
+    "data.order": choice("windows", "permuted"),
+    "data.path": PATH_OR_NULL,
+    "data.tokenizer": PATH,
     "data.dtype": choice("uint16", "uint32"),
     "data.val_fraction": number("(0, 1)"),
     "data.val_seed": whole(0),
@@ -181,12 +180,12 @@ RULES: dict[str, Rule] = {
     "data.val_documents": whole(1, nullable=True),
     "data.max_tokens": whole(1, 1e15, nullable=True),
     "data.tokenizer_revision": TEXT_OR_NULL,
-    "data.tokenizer_files": TEXT_OR_NULL,
+    "data.tokenizer_files": PATH_OR_NULL,
     "data.end_token": TEXT_OR_NULL,
     "data.workers": whole(1, nullable=True),
-    "data.id": TEXT,
+    "data.id": PATH,
     "data.config": TEXT_OR_NULL,
-    "data.data_files": ANY,
+    "data.data_files": PATHS,
     "data.revision": TEXT_OR_NULL,
     "data.split": TEXT,
     "data.text_column": TEXT,
@@ -196,6 +195,12 @@ RULES: dict[str, Rule] = {
     "logger.mode": choice("online", "offline", "disabled", nullable=True),
     "logger.group": TEXT_OR_NULL,
 }
+
+
+def is_path(key: str, text: str) -> bool:
+    """Whether the text of ``key=text`` is a path, and not a list or a dictionary of them."""
+    rule = RULES.get(key)
+    return rule in (PATH, PATH_OR_NULL) or (rule is PATHS and text[:1] not in ("[", "{"))
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from powerstep_repro.config import choices, suggestion
+from powerstep_repro.config import choices, read_path, suggestion
 from powerstep_repro.errors import CommandParser, UserError
 from powerstep_repro.evidence import Evidence
 from powerstep_repro.evidence.sources import RESULTS
@@ -66,7 +66,7 @@ def read(
         _check(what, word, [*names, ALL])
     profile = pairs.pop("profile", "tiny")
     _check("profile", profile, choices("profile"))
-    results_dir = pairs.pop("results_dir", str(RESULTS))
+    results_dir = read_path(pairs.pop("results_dir", str(RESULTS)))
     wanted = list(names) if ALL in asked or not what else list(dict.fromkeys(asked))
     evidence = Evidence(results_dir, profile, [f"{key}={value}" for key, value in pairs.items()])
     sweeps = list(dict.fromkeys(sweep for name in wanted for sweep in names[name]))

@@ -1,18 +1,14 @@
 """The command line of ``python -m powerstep_repro.sweep``."""
 
 import argparse
+import shlex
 from pathlib import Path
 
-from rich.console import Console
-
-from powerstep_repro.config import expand, sweep_names
+from powerstep_repro.config import Planned, expand, sweep_names
 from powerstep_repro.console import table_console
 from powerstep_repro.errors import CommandParser, UserError, require
-from powerstep_repro.sweep import plan, stock
-from powerstep_repro.sweep.local import Outcome, Pool, log_path
-from powerstep_repro.sweep.plan import Entry
-from powerstep_repro.sweep.report import reporter
-from powerstep_repro.sweep.resources import make_workers
+from powerstep_repro.sweep import local, plan
+from powerstep_repro.sweep.overview import Overview
 
 MISSING = 3  # exit code of --missing: some runs have not ended
 
@@ -127,62 +123,43 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     args = parse(argv)
-    console = table_console()
     if args.wandb_sweep:
-        return write_wandb(args, console)
+        return write_wandb(args)
     planned = expand(args.name, args.overrides)
     if args.missing:
-        missing = stock.missing(planned)
+        missing = plan.missing(planned)
         print(f"{args.name}: {len(planned) - missing} of {len(planned)} runs are there")
         return MISSING if missing else 0
-    entries = stock.entries(planned, need_data=not args.dry_run)
-    todo = plan.work_order(entries)
-    if todo and not args.dry_run:
-        what_it_takes(args, planned[0].config)
+    if args.dry_run:
+        local.show_plan(plan.entries(planned, need_data=False), args.name, table_console())
+        return 0
     if args.executor == "local":
-        workers = make_workers(
-            len(todo),
-            use_gpus=planned[0].config["device"] in ("auto", "cuda"),
+        return local.train_here(
+            planned,
+            args.name,
             workers=args.workers,
             gpus_per_run=args.gpus_per_run or 1,
+            retries=args.retries,
         )
-        count = len(workers)
-    else:
-        count = args.workers or len(todo)
-    console.print(plan.table(entries, f"{args.name}, profile {planned[0].config['profile']}"))
-    console.print(plan.headline(entries, count), soft_wrap=True)
-    if not all(entry.config["data"]["hash"] for entry in entries):
-        console.print("the data is not here: runs on any data are counted, and no name is final")
-    if args.dry_run or not todo:
-        return 0
-    todo = plan.work_order(entries, count)
-    report = reporter(len(entries), len(entries) - len(todo), console)
-    if args.executor == "local":
-        outcome = Pool(todo, workers, report, retries=args.retries).run()
-    else:
-        outcome = train_on_cluster(args, todo, report, console)
-    return closing(outcome, console) if outcome else 0
+    return train_on_cluster(args, planned)
 
 
-def what_it_takes(args, config: dict) -> None:
-    """Refuse what every run would fail for, before anything is printed or started."""
-    require("torch", "training", "train")
-    if args.executor != "local":
-        require("submitit", f"--executor {args.executor}", "slurm")
-    if args.executor == "slurm":
-        from powerstep_repro.sweep.slurm import check_commands
-
-        check_commands()
-    if config["logger"]["name"] == "wandb":
-        require("wandb", "logger=wandb", "wandb")
-
-
-def train_on_cluster(args, todo: list[Entry], report, console: Console) -> Outcome | None:
-    """Submit the runs through submitit and watch them; None if they are not to be watched."""
+def train_on_cluster(args: argparse.Namespace, planned: list[Planned]) -> int:
+    """Submit the runs that are not done through submitit and, unless told not to, watch them."""
+    local.what_it_takes(planned[0].config)
+    require("submitit", f"--executor {args.executor}", "slurm")
     import submitit
 
-    from powerstep_repro.sweep import slurm, watch
+    from powerstep_repro.sweep import slurm
 
+    if args.executor == "slurm":
+        slurm.check_commands()
+    console = table_console()
+    entries = plan.entries(planned)
+    todo = plan.work_order(entries)
+    local.show_plan(entries, args.name, console)
+    if not todo:
+        return 0
     folder = (todo[0].run_dir.parent.parent / ".jobs").absolute()
     gpus = 1 if args.gpus_per_run is None else args.gpus_per_run
     if args.executor == "slurm":
@@ -199,34 +176,21 @@ def train_on_cluster(args, todo: list[Entry], report, console: Console) -> Outco
         executor = submitit.LocalExecutor(folder, max_num_timeout=slurm.TIMEOUTS)
         executor.update_parameters(timeout_min=args.time_min, stderr_to_stdout=True)
     jobs = slurm.submit(todo, executor, processes=max(1, gpus))
-    console.print(f"{len(jobs)} jobs submitted; their own output is in {folder}", soft_wrap=True)
+    own = shlex.quote(str(folder))
+    console.print(f"{len(jobs)} jobs submitted; their own output is in {own}", soft_wrap=True)
     if args.no_wait:
-        return None
-    return watch.Watch(todo, jobs, report).run()
+        return 0
+    overview = Overview(len(entries), len(entries) - len(todo), console)
+    return local.closing(slurm.follow(todo, jobs, overview), console)
 
 
-def write_wandb(args, console: Console) -> int:
+def write_wandb(args: argparse.Namespace) -> int:
     """Write the W&B sweep files and say how to start them."""
     from powerstep_repro.sweep.wandb_grid import wandb_sweeps, write
 
     overrides = ["logger=wandb", *args.overrides]
     expand(args.name, overrides)  # a mistake is found here, not by an agent
     for path in write(args.wandb_sweep, wandb_sweeps(args.name, overrides)):
-        console.print(f"wrote {path}; start it with: wandb sweep {path}", soft_wrap=True)
+        words = shlex.quote(str(path))
+        print(f"wrote {words}; start it with: wandb sweep {words}")
     return 0
-
-
-def closing(outcome: Outcome, console: Console) -> int:
-    """Say how the sweep ended, failures last, and return its exit code."""
-    parts = [f"{len(outcome.done)} done", f"{len(outcome.failed)} failed"]
-    if outcome.left:
-        parts.append(f"{len(outcome.left)} left (the same command goes on)")
-    console.print(", ".join(parts), soft_wrap=True, highlight=False)
-    for entry, why in outcome.failed:
-        console.print(
-            f"failed: {entry.label}: {why}\n  log: {log_path(entry)}",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
-        )
-    return outcome.exit_code

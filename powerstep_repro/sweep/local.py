@@ -11,24 +11,34 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from powerstep_repro.runs.files import SUMMARY
-from powerstep_repro.sweep import launch
-from powerstep_repro.sweep.plan import Entry
-from powerstep_repro.sweep.resources import Worker
-from powerstep_repro.sweep.state import BUSY, DONE, HEADER, last_words
+from rich.console import Console
+
+from nanogpt.signals import SIGNALS, handling, leave_terminal
+from powerstep_repro.config import Planned
+from powerstep_repro.console import table_console
+from powerstep_repro.errors import require
+from powerstep_repro.sweep import launch, plan
+from powerstep_repro.sweep.overview import Overview
+from powerstep_repro.sweep.plan import BUSY, DONE, RESUME, Entry
+from powerstep_repro.sweep.resources import Worker, make_workers
 
 POLL_SECONDS = 0.1
-BUSY_SECONDS = 2.0  # how often a run that another process trains is looked at
-KILLED_CODES = {128 + signal.SIGINT, 128 + signal.SIGKILL, 128 + signal.SIGTERM}
+HEADER = "--- "  # begins the line that a sweep writes into a run's log before each attempt
+
+STOPPING = {
+    1: "stopping: the runs finish their step and save (once more: without saving)",
+    2: "stopping at once (once more: killing)",
+    3: "killing",
+}
 
 
 def train_command(entry: Entry, processes: int) -> list[str]:
-    """The command that trains ``entry``, through torchrun if it is spread over several processes.
+    """Return the command that trains ``entry``, through torchrun if spread over processes.
 
     ``--standalone`` gives each torchrun a rendezvous port of its own, so that runs side by side do
     not meet.
@@ -66,15 +76,35 @@ def start(entry: Entry, command: Sequence[str], env: dict[str, str]) -> subproce
         )
 
 
-def describe_exit(code: int) -> str:
-    """An exit code in words: "exit code 1", or the signal that ended the process."""
-    number = -code if code < 0 else code - 128 if code in KILLED_CODES else None
-    if number is None:
-        return f"exit code {code}"
+def last_words(entry: Entry) -> str:
+    """Return what the last attempt in a run's log said before it ended; empty if nothing.
+
+    That is its last one-sentence error (torchrun adds pages of its own after it), else the last
+    line with text.
+    """
     try:
-        return f"killed by {signal.Signals(number).name}"
-    except ValueError:
-        return f"killed by signal {number}"
+        lines = log_path(entry).read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    words = ""
+    for line in map(str.strip, reversed(lines)):
+        if line.startswith(HEADER):
+            break
+        if line.startswith("error: "):
+            return line
+        words = words or line
+    return words
+
+
+def why_it_ended(entry: Entry, code: int) -> str:
+    """Say how a run's process ended: its exit code, or the signal that killed it; its last words.
+
+    torchrun and shells tell of a signal by 128 + its number.
+    """
+    number = -code if code < 0 else code - 128
+    names = {int(each): each.name for each in signal.Signals}
+    how = f"killed by {names[number]}" if number in names else f"exit code {code}"
+    return ": ".join(filter(None, (how, last_words(entry))))
 
 
 @dataclass
@@ -84,7 +114,7 @@ class Active:
     entry: Entry
     worker: Worker
     process: subprocess.Popen
-    started: float  # time.time()
+    began: float  # time.monotonic()
 
 
 @dataclass
@@ -92,10 +122,10 @@ class Outcome:
     """How a sweep ended.
 
     Args:
-        done: runs that are finished or diverged now, those trained elsewhere meanwhile included.
+        done: Runs that are finished or diverged now, those trained elsewhere meanwhile included.
         failed: (run, why) of each run that failed.
-        left: runs not done because the sweep was stopped.
-        signal: the signal that stopped the sweep, 0 if none did.
+        left: Runs not done because the sweep was stopped.
+        signal: The signal that stopped the sweep, 0 if none did.
     """
 
     done: list[Entry] = field(default_factory=list)
@@ -116,11 +146,11 @@ class Pool:
     end; the pool waits for them. A second is passed on too (the runs stop at once), a third kills.
 
     Args:
-        entries: what to train, in this order.
-        workers: where.
-        command: from an entry and a number of processes to the command that trains it.
-        reporter: told what happens; see ``report.Reporter``.
-        retries: how often a run that was killed from outside (out of memory, by hand) is started
+        entries: What to train, in this order.
+        workers: Where.
+        overview: Told what happens.
+        command: From an entry and a number of processes to the command that trains it.
+        retries: How often a run that was killed from outside (out of memory, by hand) is started
             again within this sweep. A run that failed by itself would fail again, and is not.
     """
 
@@ -128,140 +158,164 @@ class Pool:
         self,
         entries: Sequence[Entry],
         workers: Sequence[Worker],
-        reporter,
+        overview: Overview,
         *,
         command: Callable[[Entry, int], list[str]] = train_command,
         retries: int = 2,
     ):
-        self.queue = deque(entries)
-        self.busy: list[Entry] = []
+        self.queue = list(entries)
+        self.waiting: set[str] = set()  # of the queue, what another process was seen to train
         self.free = list(reversed(workers))
         self.active: list[Active] = []
         self.outcome = Outcome()
-        self._reporter = reporter
+        self._overview = overview
         self._command = command
         self._retries = retries
-        self._kills: dict[str, int] = {}
+        self._kills: dict[Path, int] = {}
         self._signals: list[int] = []
         self._passed_on = 0
-        self._looked = 0.0
 
     def run(self) -> Outcome:
         """Train everything; returns how it went."""
-        caught = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-        previous = {number: signal.signal(number, self._note_signal) for number in caught}
-        try:
-            with self._reporter.watching(self):
-                while self.queue or self.active or self.busy:
+        with handling(self._note, (*SIGNALS, signal.SIGHUP)), self._overview.shown():
+            try:
+                while self.queue or self.active:
                     self._pass_on_signals()
                     if self.outcome.signal:
-                        self._give_up_queue()
+                        self.outcome.left += self.queue
+                        self.queue = []
                     else:
-                        self._look_at_busy()
                         self._start_runs()
-                    self._collect()
-                    self._reporter.tick(self)
+                    for active in self.active[:]:
+                        code = active.process.poll()
+                        if code is not None:
+                            self._judge(active, code)
+                    self._overview.running = len(self.active)
+                    self._overview.tick()
                     time.sleep(POLL_SECONDS)
-        finally:
-            for active in self.active:  # only after an error of our own: leave no process behind
-                active.process.send_signal(signal.SIGTERM)
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            finally:
+                for active in self.active:  # only after an error of our own: leave none behind
+                    active.process.send_signal(signal.SIGTERM)
         return self.outcome
 
-    def _note_signal(self, number: int, _frame) -> None:
+    def _note(self, number: int, _frame: Any) -> None:
+        if number == signal.SIGHUP:  # the terminal has gone
+            leave_terminal()
+            number = signal.SIGTERM
         self._signals.append(number)
 
     def _pass_on_signals(self) -> None:
-        while self._passed_on < len(self._signals):
-            number = self._signals[self._passed_on]
+        for number in self._signals[self._passed_on :]:
             self._passed_on += 1
-            if not self.outcome.signal:
-                self.outcome.signal = signal.SIGTERM if number == signal.SIGHUP else number
-            self._reporter.stopping(number, self._passed_on)
+            self.outcome.signal = self.outcome.signal or number
+            self._overview.say(STOPPING[min(self._passed_on, 3)])
             for active in self.active:
                 if self._passed_on < 3:
                     active.process.send_signal(self.outcome.signal)
                 else:
                     os.killpg(active.process.pid, signal.SIGKILL)
 
-    def _give_up_queue(self) -> None:
-        self.outcome.left += [*self.queue, *self.busy]
-        self.queue.clear()
-        self.busy.clear()
-
-    def _look_at_busy(self) -> None:
-        """Take back runs that another process has let go of."""
-        if not self.busy or time.monotonic() - self._looked < BUSY_SECONDS:
-            return
-        self._looked = time.monotonic()
-        for entry in self.busy[:]:
-            if entry.refresh() != BUSY:
-                self.busy.remove(entry)
-                self.queue.append(entry)
-
     def _start_runs(self) -> None:
-        while self.queue and (self.free or self.queue[0].state in (DONE, BUSY)):
-            entry = self.queue.popleft()
-            # Another sweep on the same folder may have been here since the plan was made.
-            state = entry.refresh()
-            if state == DONE:
-                self.outcome.done.append(entry)
-                self._reporter.ended(entry, None)
-            elif state == BUSY:
-                self.busy.append(entry)
-                self._reporter.waiting(entry)
-            elif not self.free:
-                self.queue.appendleft(entry)
+        """Give each free worker the next run that is still to do and that nobody else trains."""
+        for entry in self.queue[:]:
+            if not self.free:
                 break
-            else:
-                worker = self.free.pop()
-                command = self._command(entry, max(1, len(worker.gpus)))
-                process = start(entry, command, worker.environment(os.environ))
-                self.active.append(Active(entry, worker, process, time.time()))
-                self._reporter.started(self.active[-1])
-
-    def _collect(self) -> None:
-        """Judge the runs whose process has ended."""
-        for active in self.active[:]:
-            code = active.process.poll()
-            if code is None:
-                continue
-            self.active.remove(active)
-            self.free.append(active.worker)
-            entry = active.entry
             state = entry.refresh()
+            if state == BUSY:
+                if entry.run_dir not in self.waiting:
+                    self._overview.say(f"waits: another process trains {entry.label}")
+                self.waiting.add(entry.run_dir)
+                continue
+            self.queue.remove(entry)
             if state == DONE:
                 self.outcome.done.append(entry)
-                self._reporter.ended(entry, active)
-            elif self.outcome.signal:
-                self.outcome.left.append(entry)
-                self._reporter.interrupted(entry)
-            elif state == BUSY:  # another process was faster to take the run's lock
-                self.busy.append(entry)
-                self._reporter.waiting(entry)
-            elif self._was_killed(active, code) and self._may_try_again(entry):
-                self.queue.appendleft(entry)
-                self._reporter.again(entry, describe_exit(code))
-            else:
-                why = describe_exit(code)
-                if said := last_words(log_path(entry)):
-                    why = f"{why}: {said}"
-                self.outcome.failed.append((entry, why))
-                self._reporter.failed(entry, why)
+                self._overview.ended(entry)
+                continue
+            worker = self.free[-1]
+            command = self._command(entry, max(1, len(worker.gpus)))
+            try:
+                process = start(entry, command, worker.environment(os.environ))
+            except OSError as error:  # a full or read-only disk: the others fail alike, in a list
+                self._fail(entry, str(error))
+                continue
+            self.free.pop()
+            self.active.append(Active(entry, worker, process, time.monotonic()))
+            self._overview.started(entry, worker.label)
 
-    @staticmethod
-    def _was_killed(active: Active, code: int) -> bool:
-        """Whether a signal ended the run, seen from its exit code or from its record."""
-        if code < 0 or code in KILLED_CODES:
-            return True
-        try:
-            written = (active.entry.run_dir / SUMMARY).stat().st_mtime
-        except OSError:
-            return False
-        status = active.entry.summary.get("status")
-        return code != 0 and status in ("running", "interrupted") and written >= active.started
+    def _judge(self, active: Active, code: int) -> None:
+        """Decide what becomes of a run whose process has ended."""
+        self.active.remove(active)
+        self.free.append(active.worker)
+        self._overview.running = len(self.active)
+        entry = active.entry
+        state = entry.refresh()
+        killed = state == RESUME and code != 0
+        if state == DONE:
+            self.outcome.done.append(entry)
+            self._overview.ended(entry, time.monotonic() - active.began)
+        elif self.outcome.signal:
+            self.outcome.left.append(entry)
+            self._overview.say(f"stopped: {entry.label} at step {plan.steps_done(entry)}")
+        elif state == BUSY:  # another process was faster to take the run's lock
+            self.queue.append(entry)
+        elif killed and self._kills.get(entry.run_dir, 0) < self._retries:
+            self._kills[entry.run_dir] = self._kills.get(entry.run_dir, 0) + 1
+            self.queue.insert(0, entry)
+            self._overview.say(
+                f"{why_it_ended(entry, code)}: {entry.label}; it goes on where it was"
+            )
+        else:
+            self._fail(entry, why_it_ended(entry, code))
 
-    def _may_try_again(self, entry: Entry) -> bool:
-        self._kills[entry.name] = self._kills.get(entry.name, 0) + 1
-        return self._kills[entry.name] <= self._retries
+    def _fail(self, entry: Entry, why: str) -> None:
+        self.outcome.failed.append((entry, why))
+        self._overview.failure(entry, why)
+
+
+def what_it_takes(config: dict) -> None:
+    """Refuse what every run would fail for, before anything is printed or started."""
+    require("torch", "training", "train")
+    if config["logger"]["name"] == "wandb":
+        require("wandb", "logger=wandb", "wandb")
+
+
+def train_here(
+    planned: Sequence[Planned],
+    title: str,
+    *,
+    workers: int | None = None,
+    gpus_per_run: int = 1,
+    retries: int = 2,
+) -> int:
+    """Plan runs and train on this machine what is not done; returns the sweep's exit code."""
+    console = table_console()
+    what_it_takes(planned[0].config)
+    entries = plan.entries(planned)
+    todo = plan.work_order(entries)
+    use_gpus = planned[0].config["device"] in ("auto", "cuda")
+    places = make_workers(len(todo), use_gpus=use_gpus, workers=workers, gpus_per_run=gpus_per_run)
+    show_plan(entries, title, console)
+    overview = Overview(len(entries), len(entries) - len(todo), console)
+    return closing(Pool(todo, places, overview, retries=retries).run(), console) if todo else 0
+
+
+def show_plan(entries: Sequence[Entry], title: str, console: Console) -> None:
+    """Print the plan as a table, and in one line."""
+    profile = entries[0].config["profile"]
+    console.print(plan.table(entries, f"{title}, profile {profile}"))
+    console.print(plan.headline(entries), soft_wrap=True)
+    if not all(entry.config["data"]["hash"] for entry in entries):
+        console.print("the data is not here: runs on any data are counted, and no name is final")
+
+
+def closing(outcome: Outcome, console: Console) -> int:
+    """Say how the sweep ended, failures last, and return its exit code."""
+    parts = [f"{len(outcome.done)} done", f"{len(outcome.failed)} failed"]
+    if outcome.left:
+        parts.append(f"{len(outcome.left)} left (the same command goes on)")
+    lines = [", ".join(parts)]
+    for entry, why in outcome.failed:
+        lines += [f"failed: {entry.label}: {why}", f"  log: {shlex.quote(str(log_path(entry)))}"]
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    return outcome.exit_code

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 from powerstep_repro.errors import UserError
 
-# A training process on CPU holds about this much: torch's libraries, a small model, a token file.
-BYTES_PER_CPU_RUN = 1 << 30
-
 
 @dataclass(frozen=True)
 class Worker:
@@ -79,13 +76,6 @@ def usable_cores() -> int:
     return cores
 
 
-def _memory_slots() -> int:
-    try:
-        return max(1, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_CPU_RUN)
-    except (ValueError, OSError, AttributeError):
-        return 1
-
-
 def make_workers(
     runs: int,
     *,
@@ -98,8 +88,8 @@ def make_workers(
     """Split this machine among the workers of a sweep.
 
     With GPUs, each worker owns ``gpus_per_run`` of them. Without, there are as many workers as
-    cores (never more than runs, nor than memory has room for), and the cores are shared out among
-    them as OMP_NUM_THREADS; one that is set already is kept and counted with.
+    cores, never more than runs, and the cores are shared out among them as OMP_NUM_THREADS; one
+    that is set already is kept and counted with.
 
     Args:
         runs: how many runs are to be trained.
@@ -130,7 +120,7 @@ def make_workers(
         count = min(workers or most, max(1, runs))
         processes = count * gpus_per_run
     else:
-        count = workers or min(cores // max(1, own_threads), _memory_slots())
+        count = workers or cores // max(1, own_threads)
         count = processes = max(1, min(count, runs))
     threads = None if own_threads else max(1, cores // processes)
     return [

@@ -5,19 +5,23 @@ import random
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerstep_repro.config import (
+    ROOT,
     compose,
     identity_view,
+    lacking_keys,
     matching_view,
     run_dir,
     run_id,
     run_name,
     with_data,
 )
+from powerstep_repro.config.identity import ADDED
 
+RUNS = sorted((ROOT / "results").glob("*/runs/*/config.yaml"))
 BASE = with_data(compose(["optimizer=powerstep"]), "0123456789abcdef", "builtin")
 
 
@@ -44,6 +48,7 @@ def test_the_order_of_keys_does_not_matter(rng: random.Random):
     assert run_id(shuffled(BASE, rng)) == run_id(BASE)
 
 
+@settings(deadline=None)
 @given(st.floats(min_value=1e-8, max_value=10.0))
 def test_a_rate_is_the_same_in_every_spelling(rate):
     spellings = (f"{rate!r}", f"{rate:.17e}", f"'{rate:.17g}'")
@@ -121,6 +126,44 @@ def test_matching_leaves_out_data_and_seed_and_nothing_else():
     assert matching_view(changed("data.hash", "f" * 16)) == matching_view(BASE)
     assert matching_view(changed("lr", 5e-4)) != matching_view(BASE)
     assert set(identity_view(BASE)) - set(matching_view(BASE)) == {"seed", "data"}
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
+def test_the_committed_runs_keep_their_names(path):
+    config = yaml.safe_load(path.read_text())
+    assert run_name(config) == path.parent.name
+    assert lacking_keys(config) == []
+
+
+def test_there_are_committed_runs():
+    assert len(RUNS) >= 30
+
+
+@pytest.mark.parametrize(("key", "other"), [("repeat", 1), ("data.order", "permuted")])
+def test_a_key_that_came_later_leaves_earlier_runs_as_they_are(key, other):
+    """A run from before the key has the value that it had then; at another value it is another."""
+    before = changed(key, None)
+    section, dot, name = key.rpartition(".")
+    (before[section] if dot else before).pop(name)
+    now = changed(key, ADDED[key])
+    assert (run_id(now), matching_view(now)) == (run_id(before), matching_view(before))
+    assert lacking_keys(before) == []
+    assert run_id(changed(key, other)) != run_id(now)
+    assert matching_view(changed(key, other)) != matching_view(now)
+
+
+def test_a_section_that_came_later_counts_as_its_value(monkeypatch):
+    monkeypatch.setitem(ADDED, "rules", {"kind": {"name": None}})
+    assert run_id(BASE | {"rules": {"kind": {"name": None}}}) == run_id(BASE)
+    assert run_id(BASE | {"rules": {"kind": {"name": "adamw"}}}) != run_id(BASE)
+
+
+@pytest.mark.parametrize("key", ["weight_decay_on", "lr", "optimizer.beta", "model.layers"])
+def test_a_run_that_lacks_any_other_key_of_today_can_be_named(key):
+    config = changed(key, None)
+    section, dot, name = key.rpartition(".")
+    (config[section] if dot else config).pop(name)
+    assert lacking_keys(config) == [key]
 
 
 def test_the_name_reads_well_and_ends_in_the_id():

@@ -107,7 +107,7 @@ def test_a_training_that_slurm_pre_empts_resumes_to_the_last_bit(harness, tmp_pa
     executor = submitit.LocalExecutor(tmp_path / "jobs", max_num_timeout=3)
     executor.update_parameters(timeout_min=5, stderr_to_stdout=True)
     entry = Entry(overrides, compose(overrides), run)
-    job = slurm.submit([entry], executor)[entry.name]
+    [job] = slurm.submit([entry], executor)
 
     log, patience = run / "metrics.jsonl", time.monotonic() + 60
     while not (log.exists() and len(log.read_bytes().splitlines()) >= 5):

@@ -1,8 +1,10 @@
-"""A Slurm of one machine, for tests: ``fake_slurm.py {sbatch,srun,squeue,scontrol} ARGUMENTS``.
+"""A Slurm of one machine, for tests: ``fake_slurm.py {sbatch,srun,sacct,scontrol} ARGUMENTS``.
 
-Jobs start at once. A file in FAKE_SLURM names each job that is queued or runs.
+Jobs start at once. A file in FAKE_SLURM names each job that is queued or runs, and "environment"
+holds that of the last submission.
 """
 
+import json
 import os
 import re
 import shutil
@@ -18,6 +20,7 @@ def sbatch(script):
     number = len(list(STATE.glob("*.sh"))) + 1
     kept = STATE / f"{number}.sh"
     shutil.copy(script, kept)
+    (STATE / "environment").write_text(json.dumps(dict(os.environ)))
     array = re.search(r"--array=0-(\d+)", kept.read_text())
     tasks = range(int(array[1]) + 1) if array else [None]
     for task in tasks:
@@ -60,9 +63,11 @@ def srun(*arguments):
     os.execv(arguments[start], arguments[start:])
 
 
-def squeue(*_):
-    """Print the ids of all jobs."""
-    print("\n".join(path.stem for path in STATE.glob("*.job")))
+def sacct(*_):
+    """Tell which jobs run; of others nothing is known."""
+    print("JobID|State|NodeList")
+    for path in STATE.glob("*.job"):
+        print(f"{path.stem}|RUNNING|here")
 
 
 def scontrol(verb, name):

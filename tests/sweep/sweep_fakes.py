@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.console import Console
 
 from powerstep_repro.sweep.local import Pool
+from powerstep_repro.sweep.overview import Overview
 from powerstep_repro.sweep.plan import DONE, Entry, work_order
-from powerstep_repro.sweep.report import Reporter
 from powerstep_repro.sweep.resources import Worker
 
 FAKE = str(Path(__file__).with_name("fake_train.py"))
@@ -29,10 +29,6 @@ def entry(folder, name, *overrides, **config):
         "data": {"name": "text"},
         "lr": 1e-3,
         "seed": 1,
-        "batch": 8,
-        "context": 64,
-        "precision": "fp32",
-        "compile": False,
         "device": "cpu",
         "steps": steps,
     } | config
@@ -52,9 +48,9 @@ def sweep(entries, workers=2, gpus=(), out=None, **options):
         Worker(i, threads=1) for i in range(workers)
     ]
     out = out or io.StringIO()
-    todo = work_order(entries, len(places))
-    report = Reporter(len(entries), len(entries) - len(todo), Console(file=out, width=200))
-    outcome = Pool(todo, places, report, command=command, **options).run()
+    todo = work_order(entries)
+    overview = Overview(len(entries), len(entries) - len(todo), Console(file=out, width=200))
+    outcome = Pool(todo, places, overview, command=command, **options).run()
     return outcome, out
 
 

@@ -1,6 +1,8 @@
 """Guards the local executor: who trains what, where, and what becomes of failures and signals."""
 
+import errno
 import fcntl
+import io
 import os
 import signal
 import subprocess
@@ -11,10 +13,11 @@ from pathlib import Path
 
 import pytest
 import sweep_fakes
+from rich.console import Console
 from sweep_fakes import entry, events, sweep
 
 from powerstep_repro.sweep import local
-from powerstep_repro.sweep.state import last_row
+from powerstep_repro.sweep.plan import steps_done
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's parent-death signal")
 
@@ -22,7 +25,6 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's parent
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
     monkeypatch.setattr(local, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(local, "BUSY_SECONDS", 0.1)
 
 
 def wait_for(condition, seconds=10.0):
@@ -32,7 +34,7 @@ def wait_for(condition, seconds=10.0):
         time.sleep(0.02)
 
 
-def start_sweep(folder, workers, runs, *overrides):
+def start_sweep(folder, workers, runs, *overrides, before=None):
     """A sweep in a process of its own, to be signalled."""
     arguments = [sys.executable, sweep_fakes.__file__, folder, workers, runs, *overrides]
     root = Path(__file__).parents[2]
@@ -40,6 +42,7 @@ def start_sweep(folder, workers, runs, *overrides):
     return subprocess.Popen(
         [str(argument) for argument in arguments],
         env=environment,
+        preexec_fn=before,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -66,9 +69,9 @@ def test_each_gpu_trains_one_run_at_a_time(tmp_path):
 def test_a_failure_stops_no_other_run_and_is_listed_with_its_words(tmp_path):
     entries = [entry(tmp_path, "bad", "mode=fail"), *(entry(tmp_path, f"run{i}") for i in range(3))]
     outcome, out = sweep(entries, workers=1)
-    assert [e.name for e in outcome.done] == ["run0", "run1", "run2"]
+    assert [e.run_dir.name for e in outcome.done] == ["run0", "run1", "run2"]
     [(failed, why)] = outcome.failed
-    assert failed.name == "bad"
+    assert failed.run_dir.name == "bad"
     assert why == "exit code 1: error: made to fail"
     assert outcome.exit_code == 1
     assert "FAILED: bad" in out.getvalue()
@@ -101,7 +104,7 @@ def test_a_run_killed_from_outside_is_resumed_but_not_for_ever(tmp_path):
         for count in range(3):
             wait_for(lambda count=count: len(events(tmp_path, "start")) > count)
             row = events(tmp_path, "start")[count]
-            wait_for(lambda row=row: last_row(run.run_dir).get("step", 0) > row["step"] + 3)
+            wait_for(lambda row=row: steps_done(run) > row["step"] + 3)
             os.kill(row["pid"], signal.SIGKILL)
 
     killer = threading.Thread(target=kill_each_start, daemon=True)
@@ -115,7 +118,7 @@ def test_a_run_killed_from_outside_is_resumed_but_not_for_ever(tmp_path):
     assert out.getvalue().count("it goes on where it was") == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_sweep_lets_its_runs_save_and_goes_on_later(tmp_path, number):
     process = start_sweep(tmp_path, 2, 4, "steps=20", "pause=0.1", "save=1000")
 
@@ -128,8 +131,10 @@ def test_a_stopped_sweep_lets_its_runs_save_and_goes_on_later(tmp_path, number):
     wait_for(third_is_under_way)
     process.send_signal(number)
     out, _ = process.communicate(timeout=10)
-    assert process.returncode == 128 + number, out
-    assert {row["code"] for row in events(tmp_path, "end")} == {0, 128 + number}
+    # A dropped connection (SIGHUP) stops the runs as SIGTERM does.
+    told = signal.SIGTERM if number == signal.SIGHUP else number
+    assert process.returncode == 128 + told, out
+    assert {row["code"] for row in events(tmp_path, "end")} == {0, 128 + told}
     before = len(events(tmp_path, "start"))
 
     outcome, _ = sweep([entry(tmp_path, f"run{i}", "steps=20") for i in range(4)])
@@ -174,14 +179,18 @@ def test_two_sweeps_at_once_train_each_run_once(tmp_path):
 
 def test_a_run_that_another_process_holds_is_waited_for(tmp_path):
     (tmp_path / "held").mkdir()
-    lock = open(tmp_path / "held" / ".lock", "w")  # noqa: SIM115 (closed by the timer)
+    lock = open(tmp_path / "held" / ".lock", "w")  # noqa: SIM115 (closed by the thread)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    timer = threading.Timer(0.5, lock.close)
-    timer.start()
-    outcome, out = sweep([entry(tmp_path, "held"), entry(tmp_path, "free")], workers=1)
+    out = io.StringIO()
+
+    def let_go():
+        wait_for(lambda: "waits: another process trains held" in out.getvalue())
+        lock.close()
+
+    threading.Thread(target=let_go, daemon=True).start()
+    outcome, _ = sweep([entry(tmp_path, "held"), entry(tmp_path, "free")], workers=1, out=out)
     assert outcome.exit_code == 0
     assert [row["run"] for row in events(tmp_path, "start")] == ["free", "held"]
-    assert "waits: another process trains held" in out.getvalue()
 
 
 def test_the_log_keeps_every_attempt(tmp_path):
@@ -190,6 +199,37 @@ def test_the_log_keeps_every_attempt(tmp_path):
     log = local.log_path(entry(tmp_path, "bad")).read_text()
     assert log.count("--- ") == 2
     assert log.count("made to fail") == 2
+
+
+def test_a_disk_that_takes_nothing_ends_in_the_closing_list(tmp_path, monkeypatch):
+    """A full or read-only disk: runs that cannot start are failures, and the rest is trained."""
+    (tmp_path / "bad").write_text("a file, where the run's folder cannot be made")
+    outcome, out = sweep([entry(tmp_path, "bad"), entry(tmp_path, "fine")], workers=1)
+    local.closing(outcome, console := Console(record=True, width=20, file=io.StringIO()))
+    assert [e.run_dir.name for e in outcome.done] == ["fine"]
+    assert outcome.exit_code == 1
+    listed = console.export_text()
+    assert "1 done, 1 failed" in listed
+    assert "failed: bad: [Errno 17] File exists" in listed
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(local, "start", full)
+    outcome, out = sweep([entry(tmp_path, "one"), entry(tmp_path, "two")])
+    assert [why for _, why in outcome.failed] == ["[Errno 28] No space left on device"] * 2
+    assert out.getvalue().count("FAILED") == 2
+
+
+def test_nohup_keeps_a_sweep_going(tmp_path):
+    process = start_sweep(tmp_path, 1, 1, "steps=20", "pause=0.05", before=ignore_hangup)
+    wait_for(lambda: events(tmp_path, "start"))
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(20) == 0
+
+
+def ignore_hangup():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def test_several_processes_go_through_torchrun_with_a_rendezvous_of_their_own():

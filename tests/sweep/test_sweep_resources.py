@@ -59,16 +59,14 @@ def test_asking_for_more_gpus_than_there_are_is_refused():
 
 @pytest.mark.parametrize("cores", [1, 2, 8, 12])
 @pytest.mark.parametrize("runs", [1, 3, 30])
-def test_on_cpu_workers_times_threads_is_the_cores(cores, runs, monkeypatch):
-    monkeypatch.setattr("powerstep_repro.sweep.resources._memory_slots", lambda: 1000)
+def test_on_cpu_workers_times_threads_is_the_cores(cores, runs):
     workers = make_workers(runs, environ={}, cores=cores)
     assert len(workers) <= runs
     assert cores - len(workers) < len(workers) * workers[0].threads <= cores
     assert "CUDA_VISIBLE_DEVICES" not in workers[0].environment({})
 
 
-def test_threads_that_are_set_already_are_kept_and_counted_with(monkeypatch):
-    monkeypatch.setattr("powerstep_repro.sweep.resources._memory_slots", lambda: 1000)
+def test_threads_that_are_set_already_are_kept_and_counted_with():
     workers = make_workers(30, environ={"OMP_NUM_THREADS": "4"}, cores=8)
     assert len(workers) == 2
     assert workers[0].environment({"OMP_NUM_THREADS": "4"}) == {"OMP_NUM_THREADS": "4"}

@@ -1,7 +1,8 @@
 """Guards the way through submitit, on its local executor and on a stand-in for Slurm's commands:
-pre-emption saves, queues again and resumes; no run is queued twice; failures are found out."""
+pre-emption saves, queues again and resumes; failures are found out."""
 
 import io
+import json
 import os
 import signal
 import stat
@@ -16,8 +17,8 @@ from rich.console import Console
 from sweep_fakes import command, entry, events
 
 from powerstep_repro.errors import UserError
-from powerstep_repro.sweep import slurm, watch
-from powerstep_repro.sweep.report import Reporter
+from powerstep_repro.sweep import slurm
+from powerstep_repro.sweep.overview import Overview
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +30,7 @@ def cluster(tmp_path, monkeypatch):
     state.mkdir()
     tools.mkdir()
     fake = Path(sweep_fakes.__file__).with_name("fake_slurm.py")
-    for name in ("sbatch", "srun", "squeue", "scontrol"):
+    for name in ("sbatch", "srun", "sacct", "scontrol"):
         tool = tools / name
         tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{fake}" {name} "$@"\n')
         tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
@@ -41,8 +42,7 @@ def cluster(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(watch, "QUEUE_SECONDS", 0.5)
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0.1)
 
 
 def executor_of(kind, folder):
@@ -55,8 +55,8 @@ def executor_of(kind, folder):
 
 def watched(entries, jobs):
     out = io.StringIO()
-    report = Reporter(len(entries), 0, Console(file=out, width=200))
-    return watch.Watch(entries, jobs, report).run(), out.getvalue()
+    overview = Overview(len(entries), 0, Console(file=out, width=200))
+    return slurm.follow(entries, jobs, overview), out.getvalue()
 
 
 def wait_for(condition, seconds=20.0):
@@ -77,9 +77,6 @@ def test_a_preempted_job_saves_is_queued_again_and_resumes(kind, cluster, tmp_pa
     ]
     executor = executor_of(kind, tmp_path / "jobs")
     jobs = slurm.submit(entries, executor, command=command)
-    assert jobs.keys() == {"long", "bad"}
-    if kind == "slurm":
-        assert slurm.submit(entries, executor, command=command) == {}, "queued twice"
 
     wait_for(lambda: any(row["run"] == "long" for row in events(tmp_path / "runs", "start")))
     time.sleep(0.3)
@@ -89,13 +86,13 @@ def test_a_preempted_job_saves_is_queued_again_and_resumes(kind, cluster, tmp_pa
         os.kill(pid, signal.SIGUSR2)
 
     outcome, out = watched(entries, jobs)
-    assert [e.name for e in outcome.done] == ["long"], out
+    assert [e.label for e in outcome.done] == ["long"], out
     starts = [row for row in events(tmp_path / "runs", "start") if row["run"] == "long"]
     ends = [row["code"] for row in events(tmp_path / "runs", "end") if row["run"] == "long"]
     assert ends == [128 + signal.SIGTERM, 0]
     assert [row["step"] > 0 for row in starts] == [False, True]
     [(failed, why)] = outcome.failed
-    assert failed.name == "bad"
+    assert failed.label == "bad"
     assert "error: made to fail" in why
     assert outcome.exit_code == 1
 
@@ -126,16 +123,31 @@ def test_the_batch_script_says_what_was_asked_for(cluster, tmp_path):
     assert executor.parameters["array_parallelism"] == 3
 
 
+@pytest.mark.parametrize(("minutes", "delay"), [(1, 30), (2, 60), (4, 120), (240, 120)])
+def test_a_short_time_limit_leaves_half_of_it_to_train(cluster, tmp_path, minutes, delay):
+    """A signal 120 s before the end of a minute would come before the start."""
+    script = slurm.executor(tmp_path, time_min=minutes)._make_submission_file_text("COMMAND", "uid")
+    assert f"#SBATCH --signal=USR2@{delay}\n" in script
+
+
+def test_nothing_of_the_job_that_submits_reaches_the_new_one(cluster, tmp_path, monkeypatch):
+    for name in ("SLURM_CPU_BIND", "SLURM_JOB_ID", "SLURM_CONF", "SBATCH_ACCOUNT", "RANK"):
+        monkeypatch.setenv(name, "mine")
+    [job] = slurm.submit(
+        [entry(tmp_path / "runs", "run")], executor_of("slurm", tmp_path / "jobs"), command=command
+    )
+    given = json.loads((cluster / "environment").read_text())
+    assert not {"SLURM_CPU_BIND", "SLURM_JOB_ID", "RANK"} & given.keys()
+    assert (given["SLURM_CONF"], given["SBATCH_ACCOUNT"]) == ("mine", "mine")
+    assert os.environ["SLURM_CPU_BIND"] == "mine"
+    assert job.result() == "finished"
+
+
 def test_what_is_wrong_is_said_in_a_sentence(cluster, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="'mem' is not of the form key=value"):
         slurm.executor(tmp_path, extra=["mem"])
-    broken = tmp_path / "bin" / "squeue"
-    broken.write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(UserError, match="squeue does not answer"):
-        slurm.submit([entry(tmp_path, "run")], slurm.executor(tmp_path), command=command)
     refusing = tmp_path / "bin" / "sbatch"
     refusing.write_text("#!/bin/sh\necho 'invalid partition' >&2; exit 1\n")
-    broken.write_text("#!/bin/sh\n")
     with pytest.raises(UserError, match=r"Slurm refuses the jobs: .*invalid partition"):
         slurm.submit([entry(tmp_path, "run")], slurm.executor(tmp_path), command=command)
     monkeypatch.setenv("PATH", "/nowhere")
@@ -143,17 +155,17 @@ def test_what_is_wrong_is_said_in_a_sentence(cluster, tmp_path, monkeypatch):
         slurm.executor(tmp_path)
 
 
-def test_a_training_that_slurm_has_signalled_itself_is_not_signalled_twice(tmp_path, monkeypatch):
+def test_a_training_that_slurm_has_signalled_itself_is_not_signalled_twice(tmp_path):
+    """A second signal would stop it without saving."""
     run = entry(tmp_path, "run", "steps=1000", "pause=0.1", "save=1000")
     job = slurm.TrainJob(run, command(run, 1))
     job._process = slurm.start(run, job.command, dict(os.environ))
     wait_for(lambda: events(tmp_path, "start"))
     sent = []
-    kill = os.kill
-    monkeypatch.setattr(os, "kill", lambda *args: sent.append(args) or kill(*args))
+    job._process.send_signal, send = sent.append, job._process.send_signal
     job._note_termination(signal.SIGTERM, None)
-    kill(job._process.pid, signal.SIGTERM)
+    send(signal.SIGTERM)
     again = job.checkpoint()
     assert sent == []
     assert job._process.wait() == 128 + signal.SIGTERM
-    assert again.function.entry.name == "run"
+    assert again.function.entry.label == "run"

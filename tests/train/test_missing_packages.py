@@ -44,6 +44,8 @@ def test_a_module_of_our_own_that_is_missing_is_a_traceback(tmp_path):
     for name in ("__init__", "errors"):
         text = (ROOT / "powerstep_repro" / f"{name}.py").read_text()
         (tmp_path / "powerstep_repro" / f"{name}.py").write_text(text)
+    (tmp_path / "nanogpt").mkdir()
+    (tmp_path / "nanogpt" / "errors.py").write_text((ROOT / "nanogpt" / "errors.py").read_text())
     (tmp_path / "powerstep_repro" / "plot.py").write_text("import powerstep_repro.figures")
     done = python("-S", "-m", "powerstep_repro.plot", path=tmp_path)
     assert done.returncode == 1

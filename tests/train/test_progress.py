@@ -1,7 +1,5 @@
 """Guards: a run says where it is at sensible intervals, in plain lines off a terminal."""
 
-import pytest
-
 from powerstep_repro import progress
 
 
@@ -46,15 +44,3 @@ def test_a_run_started_again_that_finds_no_checkpoint_says_so(capsys, monkeypatc
     lines = shown(capsys, monkeypatch, [row(1)], 100, again=True)
     assert lines[0] == "no checkpoint: starts at step 1"
     assert shown(capsys, monkeypatch, [row(1)], 100)[0].startswith("step 1/100")
-
-
-@pytest.mark.parametrize("early", [False, True])
-def test_a_first_step_that_is_long_under_way_gets_a_line_of_its_size(capsys, monkeypatch, early):
-    """A batch or a context far beyond the device: nothing else would be said for hours."""
-    monkeypatch.setattr(progress, "_LONG_FIRST_STEP_S", 0.2 if early else 0.01)
-    with progress.Progress(size="9 sequences") as show:
-        if early:
-            show(row(1), 10)
-        show._long.join(10)
-    said = capsys.readouterr().out
-    assert ("still in the first step: 9 sequences" in said) == (not early)

@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 import signal
 from contextlib import nullcontext
 
@@ -58,23 +57,6 @@ def test_a_run_goes_on_when_its_reader_has_left(command):
         assert command(read=False) == 0, status
         assert command.said == "", status
         assert (summary(command.run)["status"], len(rows(command.run))) == ("finished", 12)
-
-
-def test_a_finished_run_without_its_config_is_done_again(command):
-    """Nothing would find it: its config is restored, from its checkpoint without training again."""
-    assert command() == 0
-    config, before = (command.run / "config.yaml").read_bytes(), rows(command.run)
-    for lost in ("config", "checkpoints too"):
-        (command.run / "config.yaml").write_text("lr: [")
-        if lost == "checkpoints too":
-            shutil.rmtree(command.run / "checkpoints")
-        assert command() == 0
-        assert "config.yaml is missing or damaged: it is written anew" in command.said
-        assert ("no checkpoint: starts at step 1" in command.said) == (lost != "config")
-        assert summary(command.run)["status"] == "finished"
-        assert (command.run / "config.yaml").read_bytes() == config
-        assert rows(command.run) == before
-        assert (command.run / "metrics.parquet").is_file()
 
 
 def test_a_run_killed_outright_goes_on_to_what_an_undisturbed_one_is(command, tmp_path, text):
@@ -175,6 +157,7 @@ def test_a_failure_keeps_its_traceback_and_can_be_tried_again(command):
         (["--lr=1e-3"], ["--lr=1e-3", "write lr=1e-3"]),
         (["--cfg", "job", "optimizer.bta=1"], ["optimizer.bta", "optimizer.beta"]),
         (["--cfg", "job", "-m"], ["--cfg", "--multirun"]),
+        (["--cfg", "jib"], ["--cfg", "jib", "job"]),
         (["data.path=nowhere.txt"], ["nowhere.txt"]),
         (["data=tokens", "data.path=nowhere"], ["nowhere"]),
         (["context=50000"], ["50000", "too few"]),
@@ -199,13 +182,16 @@ def test_help_names_groups_keys_and_examples(command):
         assert word in command.said
 
 
-def test_multirun_runs_every_job_and_fails_if_one_did(command):
+def test_multirun_is_a_sweep_of_its_grid_and_fails_if_a_run_did(command):
     assert command("-m", "context=50000,16") == 1
-    assert "1 of 2 jobs failed: #0" in command.said
-    # The context that the data cannot fill was refused before it had a folder.
-    assert [summary(run)["status"] for run in command.runs] == ["finished"]
+    assert "2 runs: 2 to do" in command.said
+    assert "1 done, 1 failed" in command.said
+    log = command.folder / command.said.rpartition("log: ")[2].strip()
+    assert "too few" in log.read_text()
+    # The context that the data cannot fill was refused before it was a run.
+    assert len(load(command.folder / "results").runs) == 1
     names = {path.name for path in command.folder.iterdir()}
-    assert names == {"results", "data", "outputs", "output.txt"}
+    assert names == {"results", "data", "output.txt"}
 
 
 def test_multirun_checks_every_combination_before_it_starts_any(command):
