@@ -61,19 +61,21 @@ KEY_VALUES = set -- $(ARGS); for word; do shift; \
 	  case "$$word" in -*) ;; *=*) set -- "$$@" "$$word";; esac; done
 
 # $(call figure,NAME,sweeps that fill it,table beside it). Under PROFILE=tiny what is missing is
-# trained first; a failed run is reported after the figure of what there is has been drawn.
+# trained first; a failed run is reported after the figure of what there is has been drawn. One
+# process looks and draws: a second call takes seconds.
 define figure
 FIGURES += $(1)
 .PHONY: fig-$(1)
 fig-$(1): $(FIGURES_READY)
 	@$$(KEY_VALUES); status=0; \
-	if [ "$(PROFILE)" = tiny ]; then for sweep in $(2); do \
-	  $(PY) -m powerstep_repro.sweep $$$$sweep profile=$(PROFILE) "$$$$@" --missing || \
-	    { $(MAKE) --no-print-directory $(TRAIN_READY) && \
-	      $(PY) -m powerstep_repro.sweep $$$$sweep profile=$(PROFILE) $(ARGS); } || status=$$$$?; \
-	done; fi; \
-	$(PY) -m powerstep_repro.plot $(1) profile=$(PROFILE) "$$$$@" && \
-	$(if $(3),$(PY) -m powerstep_repro.table $(3) profile=$(PROFILE) "$$$$@" &&) exit $$$$status
+	draw() { $(PY) -m powerstep_repro.plot $(1) $(3:%=--table %) profile=$(PROFILE) "$$$$@"; }; \
+	draw "$$$$@" $(if $(filter tiny,$(PROFILE)),--if-complete) || { \
+	  [ $$$$? = 3 ] || exit 1; \
+	  $(MAKE) --no-print-directory $(TRAIN_READY) || exit; \
+	  for sweep in $(2); do \
+	    $(PY) -m powerstep_repro.sweep $$$$sweep profile=$(PROFILE) $(ARGS) || status=$$$$?; \
+	  done; \
+	  draw "$$$$@" && exit $$$$status; }
 endef
 $(eval $(call figure,spt,,))
 $(eval $(call figure,small,small,valid_small))

@@ -8,7 +8,10 @@ import pytest
 
 from powerstep_repro.config.paths import CONF
 from powerstep_repro.errors import UserError
-from powerstep_repro.pages.figures import CATALOGUE
+from powerstep_repro.evidence import Evidence
+from powerstep_repro.pages.figures import CATALOGUE, FigureSpec, by_value, loss_figure
+from powerstep_repro.pages.panels import Panel
+from powerstep_repro.pages.report import document
 from powerstep_repro.plot import main as plot
 from powerstep_repro.report import main as report
 from powerstep_repro.table import main as table
@@ -176,11 +179,54 @@ def test_the_printed_command_names_the_results_folder_and_the_data(world, capsys
     assert "FOLDER" not in printed
 
 
+def test_a_figure_that_lacks_runs_is_not_drawn_where_only_a_complete_one_is_asked_for(
+    world, capsys
+):
+    given = ["small", "model=gpt2_small", "profile=h100", f"results_dir={world.results}"]
+    small = {"model": "gpt2_small"}
+    world.add("small", small, losses=(3.0,))
+    world.add("small", small | {"optimizer": "adamw"}, losses=(3.0,), status="interrupted")
+    assert plot([*given, "--if-complete", "--table", "valid_small"]) == 3
+    assert capsys.readouterr().out == "small: 4 of 5 settings were run\n"
+    assert not (world.results / "h100" / "figures").exists()
+    world.add("small", small | {"optimizer": "adamw"}, losses=(None,), diverged_at=9)
+    assert plot([*given, "--if-complete", "--table", "valid_small"]) == 0
+    assert "tables/valid_small-model=gpt2_small.csv" in capsys.readouterr().out
+
+
+def test_a_figure_of_ones_own_is_drawn_and_shown_in_the_report(world, monkeypatch):
+    """One function is enough, though the paper has no figure of that name (it was a KeyError)."""
+
+    def rates(evidence):
+        """Training loss at AdamW's rates, GPT-2 Small.
+
+        More words.
+        """
+        lines = by_value(evidence.source("lr_tuned").cells[:3], "lr", "lr")
+        return loss_figure("rates", evidence, [Panel("AdamW", lines, "")], columns=1)
+
+    monkeypatch.setitem(CATALOGUE, "rates", FigureSpec("rates", ("lr_tuned",), rates))
+    world.add("lr_tuned", {"optimizer": "adamw"}, losses=(3.0,))
+    assert plot(["rates", "profile=h100", f"results_dir={world.results}"]) == 0
+    assert (world.results / "h100" / "figures" / "rates.pdf").is_file()
+    heading = "Beyond the paper: Training loss at AdamW's rates, GPT-2 Small"
+    assert f"![{heading}](figures/rates.png)" in document(Evidence(world.results, "h100"))
+
+
+@pytest.mark.parametrize("command", [plot, table, report])
+def test_a_folder_that_cannot_be_written_is_a_sentence(world, command):
+    world.add("small", {"model": "gpt2_small", "optimizer": "adamw"}, losses=(3.0,))
+    for name in ("figures", "tables"):
+        (world.results / "h100" / name).write_text("in the way")
+    names = {plot: ["spt"], table: ["memory"], report: []}[command]
+    with pytest.raises(UserError, match="cannot write under"):
+        command([*names, "profile=h100", f"results_dir={world.results}"])
+
+
 def test_the_makefile_has_a_target_for_every_figure_with_its_sweeps():
     makefile = (CONF.parent / "Makefile").read_text()
     for name, spec in CATALOGUE.items():
         assert f"$(eval $(call figure,{name},{' '.join(spec.sweeps)}," in makefile
-    assert "powerstep_repro.table all profile=$(PROFILE)" in makefile
 
 
 def test_help_names_the_figures(capsys):

@@ -8,42 +8,52 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ARGS = "'results_dir=my results' --workers 2 seed=1,2"
-SWEEP = "sweep small profile=tiny"
 WORDS = "results_dir=my results seed=1,2"
-ALL_WORDS = "results_dir=my results --workers 2 seed=1,2"
+PLOT = "plot small --table valid_small profile=tiny"
 
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
-@pytest.mark.parametrize(
-    ("target", "args", "commands"),
-    [
-        ("fig-small", "", [f"{SWEEP} --missing", "plot small profile=tiny"]),
-        ("fig-small", ARGS, [f"{SWEEP} {WORDS} --missing", f"plot small profile=tiny {WORDS}"]),
-        ("tables", ARGS, [f"table all profile=tiny {ALL_WORDS}"]),
-        ("report", ARGS, [f"report profile=tiny {ALL_WORDS}"]),
-        ("sweep", ARGS, [f"{SWEEP} {ALL_WORDS}"]),
-    ],
-)
-def test_one_command_gets_all_of_args_and_of_several_only_the_sweep_its_options(
-    tmp_path, target, args, commands
-):
-    """An option that a lone command does not know is refused by it, not dropped before it."""
+def commands_of(tmp_path, target, args="", missing=False, profile="tiny"):
+    """What a target runs; nothing is run, and ``--if-complete`` says whether runs are missing."""
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\nshift; echo "$@"\n'
+        f'case "$*" in *--if-complete) exit {3 if missing else 0};; esac\n'
+    )
+    python.chmod(0o755)
     (tmp_path / "ready").touch()
     ready = [f"{name}_READY={tmp_path}/ready" for name in ("FIGURES", "TRAIN")]
-    # The commands are printed, not run.
+    given = [f"PROFILE={profile}", f"ARGS={args}", f"PY={python}", *ready]
     done = subprocess.run(
-        ["make", "-s", target, "PROFILE=tiny", f"ARGS={args}", "PY=echo", *ready],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+        ["make", "-s", target, *given], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    expected = [f"-m powerstep_repro.{command}" for command in commands]
-    if target == "fig-small":
-        expected.append(expected[-1].replace("plot small", "table valid_small"))
-    assert done.stdout.splitlines() == expected
+    return [line.removeprefix("powerstep_repro.") for line in done.stdout.splitlines()]
+
+
+def test_a_figure_that_has_its_runs_is_one_process(tmp_path):
+    assert commands_of(tmp_path, "fig-small") == [f"{PLOT} --if-complete"]
+    assert commands_of(tmp_path, "fig-small", profile="h100") == [PLOT.replace("tiny", "h100")]
+
+
+def test_what_is_missing_is_trained_and_options_reach_the_sweep_alone(tmp_path):
+    plot = f"{PLOT} {WORDS}"
+    sweep = "sweep small profile=tiny results_dir=my results --workers 2 seed=1,2"
+    commands = commands_of(tmp_path, "fig-small", ARGS, missing=True)
+    assert commands == [f"{plot} --if-complete", sweep, plot]
+    sweeps = [c for c in commands_of(tmp_path, "fig-hyper", missing=True) if c.startswith("sweep")]
+    assert sweeps == ["sweep beta profile=tiny", "sweep gamma profile=tiny"]
+
+
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [("tables", "table all"), ("report", "report"), ("sweep", "sweep small")],
+)
+def test_a_target_of_one_command_hands_it_everything(tmp_path, target, command):
+    """An option that the command does not have is its to refuse, not make's to drop."""
+    expected = f"{command} profile=tiny results_dir=my results --foo"
+    assert commands_of(tmp_path, target, "'results_dir=my results' --foo") == [expected]
 
 
 @pytest.mark.parametrize("runs", [True, False])
