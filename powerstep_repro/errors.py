@@ -47,6 +47,8 @@ def missing_package_hook(
     The package sets it for its commands (``python -m``), whose imports come before any ``main``.
     """
     command = getattr(sys.modules["__main__"].__spec__, "name", "").removesuffix(".__main__")
+    if not command:  # a package whose own imports come before its __main__
+        command = " ".join(sys.orig_argv).partition(" -m ")[2].partition(" ")[0]
     module = getattr(error, "name", None) or ""
     ours = {"powerstep_repro", "nanogpt", *sys.stdlib_module_names}
     if isinstance(error, ModuleNotFoundError) and module.partition(".")[0] not in {"", *ours}:

@@ -259,7 +259,7 @@ def _build(config: dict[str, Any], runtime: Any, recorder: Any) -> dict[str, Any
             n_active_params=model.n_active_params(),
             flops_per_token=model.flops_per_token(config["context"]),
             versions=provenance.versions(),
-            **provenance.git_state(),
+            **provenance.code_state(),
         )
     hyperparameters = {k: v for k, v in config["optimizer"].items() if k != "name"}
     try:

@@ -1,12 +1,9 @@
 """How fast a run went, and how much of its card that was."""
 
-import json
-import math
-import statistics
 from pathlib import Path
 from typing import Any
 
-from powerstep_repro.runs.files import METRICS, jsonl_rows
+from powerstep_repro.runs.files import read_log
 
 # Dense FLOP/s of cards by the products' precision, from their data sheets; part of the card's name.
 PEAKS = {
@@ -48,12 +45,10 @@ def speed_line(folder: Path, summary: dict[str, Any], precision: str, cuda: bool
         precision: As in its config.
         cuda: Whether it ran on a card, whose memory is then told; a process's own says little.
     """
-    rows = [json.loads(line) for line in jsonl_rows(folder / METRICS)[0].values()]
-    logged = [row.get("tokens_per_s") for row in rows]  # null where a log was damaged
-    rates = [rate for rate in logged if isinstance(rate, int | float) and math.isfinite(rate)]
-    if not rates:
+    rates = read_log(folder, ["tokens_per_s"])["tokens_per_s"].dropna()
+    if not len(rates):
         return None
-    rate = statistics.median(settled(rates))
+    rate = settled(rates).median()
     line = f"{rate:,.0f} tokens/s"
     if peak := peak_flops(summary["device"], precision):
         used = rate * summary["flops_per_token"] / (peak * summary["world_size"])

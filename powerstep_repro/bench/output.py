@@ -14,7 +14,7 @@ from rich.table import Table
 from powerstep_repro.bench.timing import device_name
 from powerstep_repro.errors import UserError
 from powerstep_repro.runs.files import write_whole
-from powerstep_repro.runs.provenance import git_state
+from powerstep_repro.runs.provenance import code_state
 
 PACKAGES = ("triton", "bitsandbytes", "torchao", "flashoptim")
 
@@ -30,7 +30,7 @@ def header(device: torch.device) -> dict:
     return {
         "device": device_name(device),
         "versions": versions,
-        **git_state(),
+        **code_state(),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 

@@ -29,7 +29,7 @@ from powerstep_repro.config import (
 from powerstep_repro.data import resolve
 from powerstep_repro.errors import CommandParser, UserError
 from powerstep_repro.runs import Loaded, load
-from powerstep_repro.runs.files import METRICS, jsonl_rows, write_whole
+from powerstep_repro.runs.files import CONFIG, read_rows, write_whole
 
 POLL_S = 0.2
 SAVE_S = 120  # for the checkpoint that the train command writes when it is told to stop
@@ -39,10 +39,10 @@ ANSWERS = {"yes": True, "no": False}
 def load_one(folder: Path) -> tuple[Loaded, str]:
     """Read one run directory; returns what was found and the run's name."""
     loaded = load(folder)
-    if list(loaded.configs) != [folder.absolute().name]:
+    if not (folder / CONFIG).is_file() or not loaded.configs:
         reason = loaded.problems[0] if loaded.problems else "it holds no config.yaml of its own"
         raise UserError(f"{folder} is no run directory: {reason}")
-    return loaded, folder.absolute().name
+    return loaded, next(iter(loaded.configs))
 
 
 def check_identity(original: dict[str, Any], rerun: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ def train_until(config: dict[str, Any], step: int, places: Iterable[str]) -> Pat
     folder = Path(run_dir(planned))
 
     def reached() -> bool:
-        return max(jsonl_rows(folder / METRICS)[0], default=0) >= step
+        return max((row["step"] for row in read_rows(folder)), default=0) >= step
 
     if reached():
         return folder

@@ -71,7 +71,7 @@ def loss_figure(name: str, evidence: Evidence, panels: Sequence[Panel], columns:
     """Draw panels of training loss over tokens under the figure's heading."""
     cells = [line.cell for panel in panels for line in panel.lines]
     subtitle = f"profile {evidence.profile} · data {data_label(cells)} · {n_label(cells)}"
-    if left_out := len(evidence.loaded.damaged):  # whose runs they are, nobody can tell
+    if left_out := len(evidence.loaded.left_out):
         subtitle += f" · {left_out} run{'s' if left_out > 1 else ''} left out"
     banner = "PLUMBING CHECK, NO EVIDENCE" if evidence.profile == "tiny" else ""
     return draw_panels(CATALOGUE[name].heading, subtitle, banner, panels, columns)

@@ -23,7 +23,7 @@ from powerstep_repro.pull.convert import convert, outcome
 from powerstep_repro.pull.place import put, rows_in
 from powerstep_repro.pull.remote import RemoteRun, runs_of
 from powerstep_repro.runs.files import read_summary
-from powerstep_repro.runs.loading import check_config
+from powerstep_repro.runs.load import check_config
 from powerstep_repro.runs.record import is_locked
 
 _FOLDER = re.compile(r"\w[\w.+-]*")

@@ -5,8 +5,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import pyarrow as pa
-
 from powerstep_repro.pull.convert import Pulled
 from powerstep_repro.runs.files import (
     CONFIG,
@@ -16,8 +14,7 @@ from powerstep_repro.runs.files import (
     PARQUET,
     SUMMARY,
     WINDOWS,
-    jsonl_rows,
-    read_parquet,
+    read_log,
     write_parquet,
     write_whole,
 )
@@ -30,11 +27,10 @@ def rows_in(run_dir: Path) -> int | None:
     """Count the logged steps of a run directory; None if there is no such directory."""
     if not run_dir.is_dir():
         return None
-    count = len(jsonl_rows(run_dir / METRICS)[0])
     try:
-        return max(count, len(read_parquet(run_dir / PARQUET, ["step"])))
-    except (OSError, pa.ArrowException):
-        return count
+        return len(read_log(run_dir, ["step"]))
+    except ValueError:  # damaged: whatever W&B holds is better
+        return 0
 
 
 def put(run_dir: Path, pulled: Pulled) -> None:

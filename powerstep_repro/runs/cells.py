@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from powerstep_repro.config.identity import canonical, matching_view
-from powerstep_repro.runs.loading import Loaded
+from powerstep_repro.runs.load import Loaded
 
 logger = logging.getLogger(__name__)
 

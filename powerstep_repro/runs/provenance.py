@@ -1,5 +1,6 @@
-"""Where a run's numbers come from: versions, revision, machine."""
+"""Where a run's numbers come from: versions, revision, sources, machine."""
 
+import hashlib
 import os
 import platform
 import resource
@@ -35,22 +36,34 @@ def _git(*arguments: str) -> str | None:
     return out.stdout.strip()
 
 
-def git_state() -> dict[str, Any]:
-    """Return ``git_revision`` and ``git_dirty`` of the checkout; null where there is none.
+def code_state() -> dict[str, Any]:
+    """Return ``git_revision`` and ``git_dirty`` of the checkout, and ``sources_sha256``.
 
-    A copy that travelled without its history (an archive, a container) can name its revision in
-    the environment variable ``POWERSTEP_REPRO_REVISION``; whether it was changed is then unknown.
+    The first two are null where there is no checkout. A copy that travelled without its history (an
+    archive, a container) can name its revision in the environment variable
+    ``POWERSTEP_REPRO_REVISION``; whether it was changed is then unknown, but its sources tell.
     """
+    state = {"git_revision": None, "git_dirty": None, "sources_sha256": sources_sha256()}
     if revision := os.environ.get("POWERSTEP_REPRO_REVISION"):
-        return {"git_revision": revision, "git_dirty": None}
+        return state | {"git_revision": revision}
     # An installed copy may lie inside some other project's repository.
     if _git("rev-parse", "--show-toplevel") != str(ROOT):
-        return {"git_revision": None, "git_dirty": None}
+        return state
     changed = _git("status", "--porcelain", "--untracked-files=no")
-    return {
-        "git_revision": _git("rev-parse", "HEAD"),
-        "git_dirty": None if changed is None else bool(changed),
-    }
+    dirty = None if changed is None else bool(changed)
+    return state | {"git_revision": _git("rev-parse", "HEAD"), "git_dirty": dirty}
+
+
+def sources_sha256() -> str:
+    """Return one SHA-256 over the names and contents of the two packages' ``.py`` files."""
+    digest = hashlib.sha256()
+    packages = Path(__file__).parents[2]
+    for package in ("nanogpt", "powerstep_repro"):
+        for path in sorted((packages / package).rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(packages).as_posix()} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()
 
 
 def processor_name() -> str:

@@ -6,17 +6,19 @@ kills the process leaves a directory that reads well and resumes.
 
 import fcntl
 import json
+import logging
 import math
 import os
 import socket
 import time
 import traceback
-from collections.abc import Iterable
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pandas as pd
 import yaml
 
 from powerstep_repro.config.identity import canonical, differing_keys, identity_view
@@ -30,13 +32,15 @@ from powerstep_repro.runs.files import (
     PARQUET,
     SUMMARY,
     WINDOWS,
-    jsonl_rows,
     read_json,
+    read_rows,
     read_summary,
     write_parquet,
     write_whole,
 )
-from powerstep_repro.runs.loading import read_config
+from powerstep_repro.runs.load import read_config
+
+logger = logging.getLogger(__name__)
 
 # Another process may look at the lock for a moment, or be on its way out.
 _LOCK_PATIENCE_S = 2.0
@@ -51,29 +55,48 @@ def is_locked(run_dir: str | Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        return not _flock(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
-    return False
 
 
-def blown_up_at(rows: Iterable[dict[str, Any]], vocab_size: int, warmup_steps: int) -> int | None:
+def _flock(descriptor: int, how: int) -> bool:
+    """Whether nobody else holds the lock; that is not known, and said, where there are no locks."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        _say_unlocked(str(error))
+    return True
+
+
+@lru_cache(maxsize=1)
+def _say_unlocked(reason: str) -> None:
+    """Warn once a process."""
+    logger.warning(
+        "the file system of the runs has no locks (%s): nothing keeps two processes from writing "
+        "one run",
+        reason,
+    )
+
+
+def blown_up_at(log: pd.DataFrame, vocab_size: int, warmup_steps: int) -> int | None:
     """Return the step at which a run blew up while its losses stayed finite, or None.
 
     The rule: the first logged step after the warm-up whose training or validation loss exceeds
     ln(vocabulary) + 1. A uniform guess has a loss of ln(vocabulary), about where training starts;
     a nat above it the model does worse than knowing nothing.
+
+    Args:
+        log: A run's rows, with ``step``, ``train_loss`` and perhaps ``val_loss``.
+        vocab_size: Of the model.
+        warmup_steps: Of the schedule.
     """
-    threshold = math.log(vocab_size) + 1.0
-    for row in rows:
-        losses = (row.get("train_loss"), row.get("val_loss"))
-        if row["step"] > warmup_steps and any(
-            loss is not None and math.isfinite(loss) and loss > threshold for loss in losses
-        ):
-            return row["step"]
-    return None
+    losses = log.reindex(columns=["train_loss", "val_loss"]).astype(float)
+    above = (losses > math.log(vocab_size) + 1.0) & (losses < math.inf)
+    steps = log["step"][above.any(axis=1) & (log["step"] > warmup_steps)]
+    return int(steps.iloc[0]) if len(steps) else None
 
 
 def _finite(value: Any) -> Any:
@@ -85,6 +108,10 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    return json.dumps(row).encode() + b"\n"
 
 
 def _now() -> str:
@@ -125,7 +152,7 @@ class Recorder:
         self._log: int | None = None
         self._began = 0.0
         self._summarised = 0.0
-        self._interval = config["log_interval"]  # of all attempts, the longest
+        self._interval = config["log_interval"]
 
     def __enter__(self) -> "Recorder":
         self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -137,7 +164,6 @@ class Recorder:
             self._summary = {
                 "started": self.previous.get("started") or _now(),
                 "starts": (self.previous.get("starts") or 0) + 1,
-                "longest_log_interval": self._interval,
             }
             self.summary(
                 status="running",
@@ -166,10 +192,11 @@ class Recorder:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 self.finish("interrupted")
             elif error is not None:
+                self._check_place()
                 text = "".join(traceback.format_exception(kind, error, trace))
                 write_whole(self.run_dir / ERROR, text.encode())
                 self.finish("failed", error=f"{kind.__name__}: {error}")
-        except OSError:
+        except (OSError, ValueError):
             pass  # a full disk, say: the first error is the one that goes on to the caller
         finally:
             self._release()
@@ -177,20 +204,15 @@ class Recorder:
     def _take_lock(self) -> None:
         self._lock = os.open(self.run_dir / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         give_up = time.monotonic() + _LOCK_PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() < give_up:
-                    time.sleep(0.05)
-                    continue
+        while not _flock(self._lock, fcntl.LOCK_EX):
+            if time.monotonic() > give_up:
                 holder = os.read(self._lock, 200).decode(errors="replace").strip()
                 self._release()
                 raise UserError(
                     f"{self.run_dir} is being written by {holder or 'another process'}: "
                     "wait for it to end, or stop it first"
-                ) from None
+                )
+            time.sleep(0.05)
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
 
@@ -212,46 +234,48 @@ class Recorder:
                 "choose another results_dir"
             )
         # No part of a run's identity: the rows that are there may be further apart than new ones.
-        for interval in (there.get("log_interval"), self.previous.get("longest_log_interval")):
-            if isinstance(interval, int):
-                self._interval = max(self._interval, interval)
+        self._interval = max(self._interval, there.get("log_interval") or 0)
+
+    def _check_place(self) -> None:
+        """Refuse to go on where nobody would find what is written: the folder was taken away."""
+        open_file, name = (self._lock, LOCK) if self._log is None else (self._log, METRICS)
+        try:
+            if os.path.samestat(os.fstat(open_file), os.stat(self.run_dir / name)):
+                return
+        except FileNotFoundError:
+            pass
+        raise OSError(f"{self.run_dir / name} was removed or replaced while the run wrote to it")
 
     def resume(self, step: int) -> None:
-        """Make the log one history that ends at ``step``: rows beyond it, doubled and cut go.
+        """Make the log one history that ends at ``step``: what lies beyond it goes.
 
         Args:
             step: The checkpoint's step, counted from 1; 0 starts anew.
 
         Raises:
-            UserError: The log has a hole, or ends before ``step`` and would have one; nothing was
-                changed.
+            UserError: The log ends before ``step``, or is damaged; nothing was changed.
         """
         if self._log is not None:
             os.close(self._log)
             self._log = None
-        rows, _ = jsonl_rows(self.run_dir / METRICS)
-        kept = {at: line for at, line in rows.items() if 1 <= at <= step}
-        self._check_log(list(kept), step)
+        path = self.run_dir / METRICS
+        try:
+            kept = [row for row in read_rows(self.run_dir) if row["step"] <= step] if step else []
+        except ValueError as error:
+            raise UserError(f"{self.run_dir}: {error}: restore the file") from None
+        last = kept[-1]["step"] if kept else -self._interval
+        if step and step - last >= self._interval:
+            raise UserError(
+                f"{path} ends at step {max(last, 0)}, but the run would go on from its checkpoint "
+                f"of step {step}: restore the file, or delete the checkpoints after step "
+                f"{max(last, 0)} in {self.run_dir / 'checkpoints'} to train from there again"
+            )
         # An earlier end no longer holds.
         (self.run_dir / PARQUET).unlink(missing_ok=True)
-        write_whole(self.run_dir / METRICS, b"".join(line + b"\n" for line in kept.values()))
+        write_whole(path, b"".join(_line(row) for row in kept))
         if step == 0:
             (self.run_dir / WINDOWS).unlink(missing_ok=True)
         self._summary["steps"] = step
-
-    def _check_log(self, logged: list[int], step: int) -> None:
-        last = 1 if 1 in logged else 0  # the first step is always logged
-        for at in logged:
-            if last and at - last <= self._interval:
-                last = at
-        if step and (not last or step - last >= self._interval or last < logged[-1]):
-            path = self.run_dir / METRICS
-            state = f"is whole until step {last} only" if path.exists() else "is missing"
-            raise UserError(
-                f"{path} {state}, but the run would go on from its checkpoint of step {step}: "
-                f"restore the file, or delete the checkpoints after step {last} in "
-                f"{self.run_dir / 'checkpoints'} to train from there again"
-            )
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row, flushed; non-finite numbers as bare NaN and Infinity.
@@ -262,7 +286,7 @@ class Recorder:
         if self._log is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._log = os.open(self.run_dir / METRICS, flags, 0o644)
-        line = json.dumps(row).encode() + b"\n"
+        line = _line(row)
         while line:  # a full disk or a signal may take a part only
             line = line[os.write(self._log, line) :]
         self._summary["steps"] = row["step"]
@@ -280,7 +304,11 @@ class Recorder:
         """Merge fields into ``summary.json``, in one step.
 
         ``wall_s`` is kept here: the seconds of this attempt added to those of earlier ones.
+
+        Raises:
+            OSError: The disk is full, or the run's directory is there no more.
         """
+        self._check_place()
         self._summarised = time.monotonic()
         before = self.previous.get("wall_s") or 0.0
         self._summary["wall_s"] = round(before + self._summarised - self._began, 3)
@@ -296,17 +324,19 @@ class Recorder:
             status: finished, diverged, failed or interrupted.
             fields: Further fields of the summary.
         """
-        rows, _ = jsonl_rows(self.run_dir / METRICS)
+        rows = 0
         if status in ENDED:
+            self._check_place()
+            log = write_parquet(self.run_dir)
+            rows = len(log)
             fields["blown_up_at"] = blown_up_at(
-                map(json.loads, rows.values()),
-                self.config["model"]["vocab_size"],
-                self.config["warmup_steps"],
+                log, self.config["model"]["vocab_size"], self.config["warmup_steps"]
             )
-            write_parquet(self.run_dir)
+        elif self.mirror is not None:
+            rows = len(read_rows(self.run_dir))
         # Last, so that a status of finished means that everything is there.
         self.summary(status=status, **fields)
         if self.mirror is not None:
             # What a pull checks the history against, and what it could not bring back otherwise.
-            more = {"rows": len(rows), "windows": read_json(self.run_dir / WINDOWS)}
+            more = {"rows": rows, "windows": read_json(self.run_dir / WINDOWS)}
             self.mirror.finish(status, _finite(self._summary | more))

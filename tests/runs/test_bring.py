@@ -4,12 +4,12 @@ import json
 import tarfile
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from powerstep_repro.config import ROOT
 from powerstep_repro.errors import UserError
 from powerstep_repro.runs import bring as importer
+from powerstep_repro.runs import load
 from powerstep_repro.runs.__main__ import main
 
 
@@ -36,7 +36,8 @@ def names(evidence: Path) -> list[str]:
 
 
 def test_the_compact_files_of_ended_runs_are_taken_from_a_tar(make_run, bring, evidence, tmp_path):
-    finished = make_run()
+    """Of one trained where there is no Git, too: it tells its revision by a variable there."""
+    finished = make_run(git_revision="0123abc")
     diverged = make_run(
         "elsewhere", "lr=1", losses=[5.0] * 9, status="diverged", steps=8, diverged_at=9
     )
@@ -44,37 +45,27 @@ def test_the_compact_files_of_ended_runs_are_taken_from_a_tar(make_run, bring, e
     with tarfile.open(tmp_path / "runs.tgz", "w:gz") as tar:
         tar.add(tmp_path / "elsewhere", ".")
     code, said = bring(source=tmp_path / "runs.tgz")
-    assert code == 0
+    assert code == 0, said
     assert names(evidence) == sorted([finished.name, diverged.name])
     compact = {"config.yaml", "summary.json", "metrics.parquet", "windows.json"}
     assert {path.name for path in (evidence / "runs" / finished.name).iterdir()} == compact
-    assert f"{diverged.name}: diverged at step 9, " in said
+    assert f"{diverged.name}: diverged at step 9" in said
     assert f"left out  {running.name}: interrupted at step 9" in said
-    assert "of which 2 runs" in said
+    assert "holds 2 runs" in said
+    loaded = load(evidence)
+    assert not loaded.problems
+    assert loaded.runs.at[finished.name, "git_revision"] == "0123abc"
 
 
-def test_a_run_without_parquet_gets_one_and_the_original_stays(make_run, bring, evidence):
+@pytest.mark.parametrize("renamed", [False, True])
+def test_one_run_directory_is_a_source_too(make_run, bring, evidence, renamed):
+    """It is who its config says, and gets a Parquet log if it has none; the original stays."""
     run = make_run(parquet=False)
-    assert bring()[0] == 0
-    assert (evidence / "runs" / run.name / "metrics.parquet").is_file()
-    assert not (run / "metrics.parquet").exists()
-
-
-def test_a_single_run_directory_is_a_source_too(make_run, bring, evidence):
-    run = make_run()
-    assert bring(source=run)[0] == 0
+    source = run.rename(run.with_name("mine")) if renamed else run
+    assert bring(source=source)[0] == 0
     assert names(evidence) == [run.name]
-
-
-def _cut(run: Path) -> None:
-    log = run / "metrics.parquet"
-    log.write_bytes(log.read_bytes()[:100])
-
-
-def _gap(run: Path) -> None:
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(lines[:5] + lines[9:]))
-    (run / "metrics.parquet").unlink()
+    assert (evidence / "runs" / run.name / "metrics.parquet").is_file()
+    assert not (source / "metrics.parquet").exists()
 
 
 def _short(run: Path) -> None:
@@ -83,103 +74,51 @@ def _short(run: Path) -> None:
     (run / "metrics.parquet").unlink()
 
 
-def _no_start(run: Path) -> None:
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(lines[6:]))
-    (run / "metrics.parquet").unlink()
-
-
-def _no_loss(run: Path) -> None:
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps(summary | {"final_val_loss": None}))
-
-
-def _other_loss(run: Path) -> None:
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps(summary | {"final_val_loss": 3.0}))
-
-
-def _other_config(run: Path) -> None:
-    text = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(text.replace("grad_clip: 1.0", "grad_clip: 2.0"))
-
-
-def _no_config(run: Path) -> None:
-    (run / "config.yaml").write_text("just words")
-
-
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (_cut, "metrics.parquet cannot be read"),
-        (_gap, "its log has no row between the steps 5 and 10"),
-        (_short, "its log ends at step 12, its summary at 20"),
-        (_no_start, "its log has no row between the steps 0 and 7"),
-        (_no_loss, "it has ended, but its summary holds no final validation loss"),
-        (_other_loss, "windows.json has the mean 4.5000, its summary says 3.0000"),
-        (_other_config, "its config is that of gpt2_small-powerstep"),
-        (_no_config, "its config is no run's"),
+        (_short, "its log ends at step 12, its summary tells of 20"),
+        (lambda run: (run / "metrics.parquet").write_bytes(b"PAR1"), "cannot be read"),
+        (lambda run: (run / "config.yaml").write_text("just words"), "config.yaml lacks profile"),
         (lambda run: (run / "windows.json").unlink(), "windows.json is missing or damaged"),
     ],
 )
 def test_a_damaged_run_is_refused_and_the_others_taken(make_run, bring, evidence, damage, sentence):
-    damaged, good = make_run(), make_run("elsewhere", "seed=2")
-    damage(damaged)
+    bad, good = make_run(), make_run("elsewhere", "seed=2")
+    damage(bad)
     code, said = bring()
     assert code == 1
-    assert f"refused   {damaged.name}: " in said
-    assert sentence in said
     assert names(evidence) == [good.name]
+    (line,) = [line for line in said.splitlines() if line.startswith("refused")]
+    assert bad.name in line
+    assert sentence in line
 
 
 def test_other_data_and_other_outcomes_of_what_is_there_are_refused(make_run, bring, evidence):
-    make_run("results")
-    make_run()  # the same run with another number
+    first = make_run()
+    assert bring()[0] == 0
     other = make_run("elsewhere", "seed=2", data_hash="f" * 16)
-    (run,) = (evidence / "runs").iterdir()
-    before = (run / "summary.json").read_bytes()
-    again = evidence.parents[1] / "elsewhere/tiny/runs" / run.name / "summary.json"
-    again.write_text(json.dumps(json.loads(again.read_text()) | {"wall_s": 1.0}))
+    before = (evidence / "runs" / first.name / "summary.json").read_bytes()
+    summary = first / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"wall_s": 1.0}))
     code, said = bring()
     assert code == 1
-    kept = f"results/tiny/runs/{run.name}, which is there already, differ in summary.json: move"
-    assert f"refused   {run.name}: elsewhere/tiny/runs/{run.name} and " in said
-    assert kept in said
+    assert f"refused   {first.name}: {evidence}/runs/{first.name} is there already, with" in said
     assert f"refused   {other.name}: it is on data ffffffffffffffff" in said
-    assert (run / "summary.json").read_bytes() == before
-    assert names(evidence) == [run.name]
+    assert (evidence / "runs" / first.name / "summary.json").read_bytes() == before
+    assert names(evidence) == [first.name]
 
 
-def test_what_is_there_already_is_left_alone_and_what_was_cut_short_is_completed(
-    make_run, bring, evidence
-):
-    first, second = make_run(), make_run("elsewhere", "seed=2")
+def test_the_same_import_may_be_made_again(make_run, bring, evidence):
+    first = make_run()
     assert bring()[0] == 0
-    there = evidence / "runs" / first.name
-    # Another version of the writer leaves other bytes with the same rows.
-    table = pq.read_table(first / "metrics.parquet")
-    pq.write_table(table, first / "metrics.parquet", compression="none")
-    before = (there / "metrics.parquet").read_bytes()
-    assert (first / "metrics.parquet").read_bytes() != before
-    for name in ("config.yaml", "windows.json"):
-        (evidence / "runs" / second.name / name).unlink()
+    second = make_run("elsewhere", "seed=2")
+    code, said = bring("--dry-run")
+    assert (code, names(evidence)) == (0, [first.name])
     code, said = bring()
     assert code == 0
-    assert f"is there  {first.name}: the same in every value, left alone\n" in said
+    assert f"is there  {first.name}: the same, left alone\n" in said
     assert f"taken     {second.name}: " in said
-    assert (there / "metrics.parquet").read_bytes() == before
-    assert len(list((evidence / "runs" / second.name).iterdir())) == 4
-
-
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.parquet", "windows.json"])
-def test_what_is_there_and_damaged_is_not_replaced(make_run, bring, evidence, name):
-    run = make_run()
-    assert bring()[0] == 0
-    (evidence / "runs" / run.name / name).write_text("words")
-    code, said = bring()
-    assert code == 1
-    assert f"which is there already, differ in {name}: move" in said
-    assert (evidence / "runs" / run.name / name).read_text() == "words"
 
 
 def test_a_tar_writes_nothing_outside_of_its_folder(bring, tmp_path):
@@ -190,26 +129,23 @@ def test_a_tar_writes_nothing_outside_of_its_folder(bring, tmp_path):
         bring(source=tmp_path / "runs.tar")
 
 
-def test_size_profile_and_an_empty_source_are_watched(make_run, bring, evidence, tmp_path):
+def test_what_is_no_source_is_a_sentence(make_run, bring, evidence, tmp_path):
     make_run("elsewhere", "profile=h100", "data=builtin")
     code, said = bring()
     assert (code, names(evidence)) == (1, [])
     assert "it is of profile h100" in said
-    make_run()
-    code, said = bring("--limit-mb", "0.0001", "--dry-run")
-    assert names(evidence) == []
-    assert bring("--limit-mb", "0.0001")[1].endswith("that is over 0.0001 MB\n")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no run directories"):
         bring(source=tmp_path / "empty")
     (tmp_path / "no.tar").write_text("words")
     with pytest.raises(UserError, match="cannot be unpacked"):
         bring(source=tmp_path / "no.tar")
+    with pytest.raises(UserError, match="there is no "):
+        bring(source=tmp_path / "nowhere")
 
 
-def test_the_committed_evidence_would_be_taken_as_it_is(tmp_path, capsys):
-    for profile in (ROOT / "results").iterdir():
-        if profile.name in ("h100", "paper") and (profile / "runs").is_dir():
-            assert importer.bring(profile / "runs", tmp_path / profile.name) == []
-            assert importer.size(profile) < 8 * importer.MB
-    capsys.readouterr()
+def test_the_committed_evidence_would_be_taken_as_it_is(tmp_path):
+    for profile in ("h100", "paper"):
+        if (runs := ROOT / "results" / profile / "runs").is_dir():
+            assert importer.bring(runs, tmp_path / profile) == []
+            assert names(tmp_path / profile) == sorted(path.name for path in runs.iterdir())

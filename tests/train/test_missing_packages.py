@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("bench", "memory", "plot", "prepare", "pull", "report", "sweep", "table", "train")
+COMMANDS = (
+    "bench",
+    "memory",
+    "plot",
+    "prepare",
+    "pull",
+    "report",
+    "runs",
+    "sweep",
+    "table",
+    "train",
+)
 
 
 def python(*arguments, path=ROOT):
