@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from powerstep_repro.config.identity import run_name
+from powerstep_repro.config.identity import lacking_keys, run_name
 from powerstep_repro.config.validate import flatten
 from powerstep_repro.runs.files import (
     CONFIG,
@@ -114,8 +114,14 @@ def load(root: str | Path) -> Loaded:
             config, summary = read_config(path / CONFIG), _checked_summary(path)
         except ValueError as error:
             loaded.left_out.append(path)
-            loaded.problem(f"{path} is left out: {error}")
+            loaded.problem(
+                f"{path} is left out: {error} (restore its files, or move it away and train again)"
+            )
             continue
+        if lacking := lacking_keys(config):
+            loaded.problem(
+                f"{path} counts as no run of today's sweeps: its config lacks {', '.join(lacking)}"
+            )
         name = run_name(config)
         homes[name].append(path)
         loaded.configs[name], rows[name] = config, _row(path, config, summary)

@@ -118,14 +118,6 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def stated_config(run_dir: str | Path) -> dict[str, Any] | None:
-    """Read the config that a run directory states; None where it is missing or no run's."""
-    try:
-        return read_config(Path(run_dir) / CONFIG)
-    except ValueError:
-        return None
-
-
 class Recorder:
     """Writes a run directory; holds its lock as a context manager.
 
@@ -223,9 +215,10 @@ class Recorder:
         self._log = self._lock = None
 
     def _check_config(self) -> None:
-        there = stated_config(self.run_dir)
-        if there is None:
-            return  # written anew
+        try:
+            there = read_config(self.run_dir / CONFIG)
+        except ValueError:  # missing or damaged: written anew
+            return
         old, new = identity_view(there), identity_view(self.config)
         if canonical(old) != canonical(new):
             differ = ", ".join(differing_keys(old, new))

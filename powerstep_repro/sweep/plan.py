@@ -132,24 +132,23 @@ def _settings(config: dict) -> str:
 
 
 def _ended(loaded: Loaded) -> set[str]:
-    return {*loaded.runs.index[loaded.runs["status"].isin(ENDED)]} - {*loaded.copies}
+    return {*loaded.runs.index[loaded.runs["status"].isin(ENDED)]}
 
 
 def _on_any_data(loaded: Loaded) -> dict[str, Path]:
     """The directory of a run by its settings and seed, an ended one before others."""
     ended = _ended(loaded)
-    names = [name for name in loaded.configs if name not in loaded.copies]
     return {
         _settings(loaded.configs[name]): Path(loaded.runs.at[name, "path"])
-        for name in sorted(names, key=lambda name: name in ended)
+        for name in sorted(loaded.configs, key=lambda name: name in ended)
     }
 
 
 def missing(planned: Sequence[Planned]) -> int:
     """Return how many planned runs have not ended, matched as a figure matches them (no data).
 
-    That is: on settings, among the runs on the data sets that the figure would show, no run and its
-    copy twice; and with the planned seed, so that a sweep over seeds is there only when all are.
+    That is: on settings, among the runs on the data sets that the figure would show, and with the
+    planned seed, so that a sweep over seeds is there only when all are.
     """
     count = 0
     for root in {_root(each.config) for each in planned}:

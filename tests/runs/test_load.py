@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from powerstep_repro.config import run_name
+from powerstep_repro.config.identity import ADDED
 from powerstep_repro.runs import load
 
 
@@ -229,3 +230,22 @@ def test_neither_torch_nor_wandb_is_imported_to_load():
         "assert not {'torch', 'wandb', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("key", ["repeat", "weight_decay_on"])
+def test_a_finished_run_from_before_a_key_counts_or_is_named(record, tmp_path, key):
+    """It has the value from before the key came; where nobody told that one, it is named."""
+    name = record()
+    path = run_path(tmp_path, name) / "config.yaml"
+    before = yaml.safe_load(path.read_text())
+    del before[key]
+    path.write_text(yaml.safe_dump(before))
+    loaded = load(tmp_path)
+    if key in ADDED:
+        assert list(loaded.runs.index) == [name]
+        assert not loaded.problems
+    else:
+        assert len(loaded.runs) == 1
+        (problem,) = loaded.problems
+        assert problem.endswith(f"its config lacks {key}")
+        assert str(path.parent) in problem
