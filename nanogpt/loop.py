@@ -64,8 +64,9 @@ def train(
         settings: The run's numbers.
         model: Placed by ``runtime``; called as ``model(tokens, targets, passes) -> Output``.
         optimizer: Any, over the model's parameters (:func:`nanogpt.runtime.decay_groups`). Its
-            learning rate is set each step. If it honours ``found_inf`` and ``grad_scale``, torch's
-            convention for gradient scaling, it gets them.
+            learning rate is set each step; a group's ``initial_lr``, torch's name for it, goes
+            before the settings' highest rate. If it honours ``found_inf`` and ``grad_scale``,
+            torch's convention for gradient scaling, it gets them.
         data: The tokens.
         runtime: Entered already.
         recorder: Gets the rows, on rank 0.
@@ -212,8 +213,9 @@ class _Run:
 
     def update(self, metrics: _Metrics) -> None:
         """Clip by the global norm and take the optimizer's step, if norm and loss are finite."""
-        lr, clip = self.settings.learning_rate(metrics.step), self.settings.grad_clip
+        clip = self.settings.grad_clip
         for group in self.optimizer.param_groups:
+            lr = self.settings.learning_rate(metrics.step, peak=group.get("initial_lr"))
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)  # in place: a compiled or captured step reads this tensor
             else:

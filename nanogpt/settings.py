@@ -80,11 +80,11 @@ class Settings:
             )
         return size
 
-    def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
+    def learning_rate(self, step: int, peak: float | None = None) -> float:
+        """Return the learning rate of a step; of parameters with another highest rate, theirs."""
         return learning_rate(
             step,
-            peak=self.lr,
+            peak=self.lr if peak is None else peak,
             steps=self.steps,
             warmup_steps=self.warmup_steps,
             min_ratio=self.min_lr_ratio,

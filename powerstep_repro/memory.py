@@ -40,7 +40,7 @@ _COLUMNS = {
 
 def as_text(table: Sequence[dict[str, Any]]) -> str:
     """Lay rows out in aligned columns, numbers to the right; None becomes a dash."""
-    labels = {"model": model_label, "optimizer": optimizer_label}
+    labels = {"model": model_label, "optimizer": str}
     keys = [key for key in table[0] if key in _COLUMNS]
 
     def cell(key: str, content: Any) -> str:
@@ -49,7 +49,9 @@ def as_text(table: Sequence[dict[str, Any]]) -> str:
         return _COLUMNS[key][1].format(labels.get(key, lambda same: same)(content))
 
     lines = [[_COLUMNS[key][0] for key in keys]]
-    lines += [[cell(key, row[key]) for key in keys] for row in table]
+    for row in table:
+        named = ", ".join(filter(None, [optimizer_label(row["optimizer"]), row["groups"]]))
+        lines.append([cell(key, {**row, "optimizer": named}[key]) for key in keys])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     left = [key in labels for key in keys]
     return "\n".join(
@@ -83,6 +85,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     many = "NAME[,NAME...]"
     parser.add_argument("--model", metavar=many, help="models of conf/model, or all")
     parser.add_argument("--optimizer", metavar=many, help="optimizers of conf/optimizer, or all")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="groups.KIND.KEY=VALUE",
+        help="another rule for a kind of parameters, e.g. groups.embeddings.name=adamw",
+    )
     parser.add_argument("--devices", type=int, help=f"default: {PAPER_DEVICES}")
     parser.add_argument("--format", choices=("table", "csv", "json"), default="table")
     parser.add_argument(
@@ -103,6 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = PAPER_DEVICES if arguments.devices is None else arguments.devices
     if devices < 1:
         raise UserError(f"--devices={devices} must be a whole number of at least 1.")
+    for word in arguments.overrides:
+        if not word.startswith("groups."):
+            raise UserError(f"{word!r} is not of the form groups.KIND.KEY=VALUE")
     if arguments.measure:
         if arguments.devices is not None:
             raise UserError("--devices goes with the analytic table; --measure is of one device")
@@ -110,12 +121,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         models = _names(arguments.model, ["qwen3_0_6b"], "model")
         optimizers = _names(arguments.optimizer, choices("optimizer"), "optimizer")
-        table = [measure(m, o, arguments.profile) for m in models for o in optimizers]
+        how = (arguments.profile, arguments.overrides)
+        table = [measure(m, o, *how) for m in models for o in optimizers]
     else:
         memory_table = paper_table("memory")
         models = _names(arguments.model, dict.fromkeys(n.model for n in memory_table), "model")
         optimizers = _names(arguments.optimizer, TABLES["memory"].columns, "optimizer")
-        table = rows(models, optimizers, devices)
+        table = rows(models, optimizers, devices, arguments.overrides)
     if arguments.format == "json":
         print(json.dumps(table, indent=2))
     elif arguments.format == "csv":

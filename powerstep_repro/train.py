@@ -123,10 +123,12 @@ def run(config: dict[str, Any]) -> int:
             require("transformers", f"model={config['model']['name']}", "train")
         from powerstep_repro.data import resolve
         from powerstep_repro.models.architecture import check
+        from powerstep_repro.models.count import check_kinds
 
         data = resolve(config["data"], config["data_dir"])
         # Before there is a folder: what cannot be built is no run.
         check(config["model"])
+        check_kinds(config)
         data.check_vocabulary(config["model"]["vocab_size"])
         data.check_context(config["context"])
         config = with_data(config, data.hash, data.name)
@@ -238,10 +240,10 @@ def _build(config: dict[str, Any], runtime: Any, recorder: Any) -> dict[str, Any
     """Return settings, model and optimizer by name, as the trainer takes them."""
     import torch
 
-    from nanogpt.runtime import decay_groups, seeded
+    from nanogpt.runtime import seeded
     from nanogpt.settings import Settings
     from powerstep_repro import models
-    from powerstep_repro.optim import create
+    from powerstep_repro.optim import create_for_model
     from powerstep_repro.runs import provenance
 
     seeded(config["seed"])
@@ -263,11 +265,13 @@ def _build(config: dict[str, Any], runtime: Any, recorder: Any) -> dict[str, Any
         )
     hyperparameters = {k: v for k, v in config["optimizer"].items() if k != "name"}
     try:
-        optimizer = create(
+        optimizer = create_for_model(
             config["optimizer"]["name"],
-            decay_groups(model, config["weight_decay"], on=config["weight_decay_on"]),
+            model,
+            config["groups"],
             lr=config["lr"],
             weight_decay=config["weight_decay"],
+            weight_decay_on=config["weight_decay_on"],
             implementation=config["implementation"],
             **hyperparameters,
         )

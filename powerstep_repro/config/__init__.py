@@ -1,6 +1,7 @@
 """From overrides to a resolved config, from a sweep file to a list of them, and their identity."""
 
 from powerstep_repro.config.composition import GROUPS, axes, choices, compose, product, suggestion
+from powerstep_repro.config.groups import groups_label
 from powerstep_repro.config.identity import (
     canonical,
     differing_keys,
@@ -30,6 +31,7 @@ __all__ = [
     "differing_keys",
     "expand",
     "flatten",
+    "groups_label",
     "identity_view",
     "lacking_keys",
     "load_sweep",

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from powerstep_repro.config.groups import rules_by_kind
 from powerstep_repro.config.paths import CONF, read_path
 from powerstep_repro.config.validate import flatten, is_path, validate
 from powerstep_repro.errors import UserError
@@ -159,13 +160,15 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         else:
             values[given.key] = given.value
     base = _base(tuple(sorted(groups.items())))
+    by_kind = {key: values.pop(key) for key in list(values) if key.partition(".")[0] == "groups"}
     for key in values:
         _check_key(key, base)
     try:
         config = copy.deepcopy(base.config) if values else base.config
         for key, value in values.items():
             OmegaConf.update(config, key, value)
-        return validate(OmegaConf.to_container(config, resolve=True), base.resolved)
+        resolved = validate(OmegaConf.to_container(config, resolve=True), base.resolved)
+        return resolved | {"groups": rules_by_kind(resolved, by_kind, suggestion)}
     except OmegaConfBaseException as error:
         raise UserError(f"the config does not resolve: {str(error).splitlines()[0]}") from None
 

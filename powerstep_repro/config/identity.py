@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from powerstep_repro.config.groups import groups_name
 from powerstep_repro.config.paths import CONF
 from powerstep_repro.config.validate import flatten
 
@@ -38,6 +39,7 @@ NOT_IDENTITY = frozenset(
 # entry may name a whole section.
 ADDED: dict[str, Any] = {
     "repeat": 0,
+    "groups": {},
     "data.order": "windows",
     "optimizer.whole_blocks": False,
 }
@@ -145,13 +147,14 @@ def run_id(config: dict[str, Any]) -> str:
 
 
 def run_name(config: dict[str, Any]) -> str:
-    """Return the run's directory name, e.g. ``gpt2_small-powerstep-lr6e-04-s1337-<id>``."""
+    """Return the run's directory name, e.g. ``gpt2_small-powerstep-lr6e-04-s1337-<id>``.
+
+    Rules of ``groups`` follow the optimizer: ``powerstep-adamw_on_embeddings_gains``.
+    """
     mantissa, exponent = f"{config['lr']:.3e}".split("e")
     lr = f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
-    return (
-        f"{config['model']['name']}-{config['optimizer']['name']}-lr{lr}-s{config['seed']}-"
-        f"{run_id(config)}"
-    )
+    optimizer = config["optimizer"]["name"] + groups_name(config)
+    return f"{config['model']['name']}-{optimizer}-lr{lr}-s{config['seed']}-{run_id(config)}"
 
 
 def run_dir(config: dict[str, Any]) -> str:

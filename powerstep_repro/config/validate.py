@@ -225,6 +225,11 @@ def _rule_of_type(example: Any) -> Rule | None:
     return None
 
 
+def rule_for(key: str, example: Any) -> Rule | None:
+    """Return the rule of a dotted key; without one of its own, that of its default's type."""
+    return RULES.get(key) or _rule_of_type(example)
+
+
 def validate(config: dict[str, Any], defaults: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return ``config`` with every value in its canonical type and the derived values filled in.
 
@@ -242,7 +247,7 @@ def validate(config: dict[str, Any], defaults: dict[str, Any] | None = None) -> 
         out = {}
         for name, value in node.items():
             key = f"{prefix}{name}"
-            if rule := RULES.get(key) or _rule_of_type(types.get(key)):
+            if rule := rule_for(key, types.get(key)):
                 out[name] = rule.apply(key, value)
             else:
                 out[name] = visit(value, f"{key}.") if isinstance(value, dict) else value

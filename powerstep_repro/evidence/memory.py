@@ -1,13 +1,13 @@
 """Optimizer-state memory from shapes alone: the paper's counting, and that of whole models."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from powerstep_repro.config import CONF
-from powerstep_repro.models.count import Count, count
+from powerstep_repro.config import CONF, compose, groups_label
+from powerstep_repro.models.count import Count, check_kinds, count, mean_bytes_per_param
 from powerstep_repro.paper import MODELS, NUMBERS, TABLES, value
 from powerstep_repro.paper import table as paper_table
 
@@ -83,6 +83,7 @@ def rows(
     models: Iterable[str] = tuple(dict.fromkeys(cell.model for cell in paper_table("memory"))),
     optimizers: Iterable[str] = TABLES["memory"].columns,
     devices: int = PAPER_DEVICES,
+    overrides: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Compute one row a model and optimizer. No torch for the memory table's own optimizers.
 
@@ -90,13 +91,14 @@ def rows(
         models: Names in ``conf/model``; as default the memory table's four.
         optimizers: Names in ``conf/optimizer``; as default the memory table's two.
         devices: Over how many devices the state is averaged.
+        overrides: ``groups.KIND.KEY=VALUE``, for every optimizer alike.
 
     Returns:
-        Dictionaries with ``model, optimizer, devices, n_params, routed_expert_params,
-        counted_params, bytes_per_param``; ``paper_mb`` (None where the paper prints none),
-        ``paper_counting_mb``, ``whole_model_mb`` and ``with_masters_mb`` (whole model, an fp32
-        master copy included), all in MiB a device; ``ratio`` and ``ratio_with_masters``, AdamW's
-        state over this one's.
+        Dictionaries with ``model, optimizer, groups`` (in words), ``devices, n_params,
+        routed_expert_params, counted_params, bytes_per_param``; ``paper_mb`` (None where the paper
+        prints none), ``paper_counting_mb`` (None with ``groups``), ``whole_model_mb`` and
+        ``with_masters_mb`` (whole model, an fp32 master copy included), all in MiB a device;
+        ``ratio`` and ``ratio_with_masters``, AdamW's state over this one's.
     """
     out = []
     adamw = state_bytes_per_param()["adamw"]
@@ -106,19 +108,25 @@ def rows(
     for model in models:
         counted, whole = counted_by_the_paper(model)
         for name in optimizers:
-            size = sizes[name]
-            here = devices == PAPER_DEVICES
+            size, words = sizes[name], ""
+            here = devices == PAPER_DEVICES and not overrides
+            if overrides:
+                given = [f"model={model}", f"optimizer={name}", "profile=paper", *overrides]
+                config = compose(given)
+                check_kinds(config)
+                size, words = mean_bytes_per_param(config), groups_label(config)
             out.append(
                 {
                     "model": model,
                     "optimizer": name,
+                    "groups": words.removeprefix(", "),
                     "devices": devices,
                     "n_params": whole,
                     "routed_expert_params": paper_counts(model).routed_expert_params,
                     "counted_params": counted,
                     "bytes_per_param": size,
                     "paper_mb": printed.get((model, name)) if here else None,
-                    "paper_counting_mb": size * counted / devices / MIB,
+                    "paper_counting_mb": None if overrides else size * counted / devices / MIB,
                     "whole_model_mb": size * whole / devices / MIB,
                     "with_masters_mb": (size + MASTER) * whole / devices / MIB,
                     "ratio": adamw / size,

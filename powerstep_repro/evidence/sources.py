@@ -22,7 +22,12 @@ STAND_INS = dict.fromkeys(("beta", "gamma"), "model=gpt2_small")
 
 
 def is_side(cell: Cell, side: Side) -> bool:
-    """Whether a cell is of the optimizer and has the values that a claim's side asks for."""
+    """Whether a cell is of the optimizer and has the values that a claim's side asks for.
+
+    Other rules for some of the parameters (``groups``) must be asked for.
+    """
+    if cell.config.get("groups") and not any(key.startswith("groups.") for key in side.where):
+        return False
     return cell.optimizer == side.optimizer and all(
         canonical(cell.value(key)) == canonical(wanted) for key, wanted in side.where.items()
     )

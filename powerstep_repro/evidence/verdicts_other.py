@@ -19,7 +19,7 @@ from powerstep_repro.evidence.statistics import (
 from powerstep_repro.evidence.tuned import judge_tuned, tuned
 from powerstep_repro.evidence.verdicts import Item, at_full_size, judge, pairs
 from powerstep_repro.evidence.words import rate_label, sized_label
-from powerstep_repro.paper import Claim, model_label, optimizer_label
+from powerstep_repro.paper import MODELS, Claim, model_label, optimizer_label
 from powerstep_repro.runs import Cell
 from powerstep_repro.runs.cells import NOT_RUN, where_it_ran
 from powerstep_repro.utilisation import settled
@@ -179,7 +179,9 @@ def _memory(claim: Claim, evidence: Evidence) -> list[Item]:
     masters = (size[names[0]] + 4) / (size[names[1]] + 4)
     text = f"{ratio:.2f} by arithmetic ({masters:.2f} with fp32 master copies counted)"
     items = [Item("bytes of state a parameter", verdict(ratio), text)]
-    runs = evidence.loaded.runs
+    runs, configs = evidence.loaded.runs, evidence.loaded.configs
+    alone = np.array([not configs[run].get("groups") for run in runs.index], dtype=bool)
+    runs = runs[runs["model.name"].isin(MODELS) & alone]  # no other rule beside
     by_size = runs.groupby(["model.name", "n_params", "optimizer.name"])["optimizer_state_bytes"]
     measured = by_size.median().unstack("optimizer.name").reindex(columns=names).dropna()
     for (model, n_params), (reference, own) in sorted(measured.iterrows()):

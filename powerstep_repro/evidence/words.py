@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from powerstep_repro.config import groups_label
 from powerstep_repro.evidence.memory import full_size
 from powerstep_repro.paper import MODELS, model_label, optimizer_label
 from powerstep_repro.runs import Cell
@@ -76,10 +77,11 @@ def codes_of(optimizer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def variant(cell: Cell) -> str:
-    """Name a cell's optimizer with its code, where it has one that is not the default."""
+    """Name a cell's optimizer with what is not its default: a code, and other rules by kind."""
     codes = codes_of(cell.config["optimizer"])
     words = " ".join(f"{moment}={code}" if moment else code for moment, code in codes.items())
-    return cell.optimizer if words in ("", "dynamic") else f"{cell.optimizer} {words}"
+    code = "" if words in ("", "dynamic") else f" {words}"
+    return cell.optimizer + code + groups_label(cell.config)
 
 
 def variant_label(cell: Cell) -> str:

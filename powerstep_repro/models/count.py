@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from powerstep_repro.errors import UserError
 from powerstep_repro.models.architecture import check
+
+#: The parts of the kind ``embeddings``.
+EMBEDDINGS = ("token_embeddings", "positions")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,62 @@ def count(model: Mapping[str, Any]) -> Count:
     idle = routed - routed * model["experts_per_token"] // model["experts"] if routed else 0
     total = matrices + one_dim + routed
     return Count(total, routed, one_dim, total - idle)
+
+
+def count_by_kind(model: Mapping[str, Any]) -> dict[str, int]:
+    """Count the parameters of each kind that a rule of its own can be given to (``groups``).
+
+    Args:
+        model: The ``model`` section of a config.
+
+    Returns:
+        Numbers of parameters by kind, as ``powerstep_repro.optim.parameter_kinds`` tells them
+        apart; 0 for a kind that the model does not have.
+    """
+    counts = count(model)
+    table = model["vocab_size"] * model["hidden"]
+    tied = model.get("tied", True)
+    kinds = {
+        "token_embeddings": table,
+        "positions": model["context"] * model["hidden"] if model["family"] == "gpt2" else 0,
+        "head": 0 if tied else table,
+        "gains": counts.one_dim_params,
+    }
+    return kinds | {"matrices": counts.n_params - sum(kinds.values())}
+
+
+def check_kinds(config: Mapping[str, Any]) -> None:
+    """Raise unless the model has parameters of every kind that ``groups`` gives a rule to.
+
+    Args:
+        config: A whole config.
+
+    Raises:
+        UserError: names the key and the kinds that the model has.
+    """
+    counts = count_by_kind({**config["model"], "context": config["context"]})
+    counts["embeddings"] = sum(counts[kind] for kind in EMBEDDINGS if kind not in config["groups"])
+    for kind in config["groups"]:
+        if not counts[kind]:
+            has = ", ".join(k for k, n in counts.items() if n)
+            tied = "; its output head is the token embedding" if not counts["head"] else ""
+            raise UserError(
+                f"groups.{kind}: {config['model']['name']} has no parameters of this kind{tied}; "
+                f"it has {has}"
+            )
+
+
+def mean_bytes_per_param(config: Mapping[str, Any]) -> float:
+    """Bytes of state a parameter of a config's model, each kind under its own rule (``groups``)."""
+    from powerstep_repro import optim
+
+    rules, total = config["groups"], 0.0
+    counts = count_by_kind({**config["model"], "context": config["context"]})
+    for kind, number in counts.items():
+        whole = "embeddings" if kind in EMBEDDINGS else kind
+        rule = rules.get(kind) or rules.get(whole) or config["optimizer"]
+        total += number * optim.bytes_per_param(**rule)
+    return total / sum(counts.values())
 
 
 # Each counter returns (parameters of matrices outside routed experts, 1-D, routed experts).

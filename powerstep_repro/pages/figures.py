@@ -12,6 +12,7 @@ from itertools import cycle
 import numpy as np
 from matplotlib.figure import Figure
 
+from powerstep_repro.config import groups_label
 from powerstep_repro.evidence import Evidence, Source
 from powerstep_repro.evidence.words import data_label, n_label, rate_label
 from powerstep_repro.pages import style
@@ -89,7 +90,8 @@ def by_optimizer(
             dash = next((d for d in style.VARIANTS if d not in taken), dash)
             taken.append(dash)
         seen.add(cell.optimizer)
-        lines.append(Line(optimizer_label(cell.optimizer) + suffix(cell), color, dash, cell))
+        label = optimizer_label(cell.optimizer) + groups_label(cell.config) + suffix(cell)
+        lines.append(Line(label, color, dash, cell))
     return lines
 
 

@@ -12,7 +12,7 @@ from powerstep_repro.evidence.memory import scaled_to
 from powerstep_repro.evidence.statistics import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED
 from powerstep_repro.evidence.tuned import tuned
 from powerstep_repro.evidence.verdicts import Judgement
-from powerstep_repro.evidence.words import NOTHING, data_label, rate_label
+from powerstep_repro.evidence.words import NOTHING, data_label, rate_label, variant_label
 from powerstep_repro.pages import tables
 from powerstep_repro.pages.figures import CATALOGUE, drawable
 from powerstep_repro.pages.render import grid
@@ -138,7 +138,7 @@ def _tuned(evidence: Evidence) -> list[str]:
             remarks += f", gap {gap_words_beside(own.gap, cell, adamw.cell)}"
         if own.edge:
             remarks += f", the {own.edge} rate run"
-        label = optimizer_label(cell.optimizer)
+        label = variant_label(cell)
         words.append(f"{label} {cell.outcome.words()} at {rate_label(own.lr)} ({remarks})")
     return ["- Each at the best learning rate that was run for it: " + "; ".join(words) + "."]
 

@@ -83,7 +83,9 @@ def test_json_and_csv_hold_the_same_rows(capsys):
         (["--optimizer", "adam"], "unknown optimizer 'adam'"),
         (["--devices", "0"], "--devices=0 must be"),
         (["--measure", "--devices", "8"], "--devices goes with the analytic table"),
-        (["--formats", "csv"], "unrecognized arguments: --formats csv"),
+        (["groups.head.name=adamw", "--model", "gpt2_small"], "groups.head: gpt2_small has no"),
+        (["lr=1"], "'lr=1' is not of the form groups.KIND.KEY=VALUE"),
+        (["--formats", "csv"], "unrecognized arguments: --formats"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, sentence):
@@ -100,6 +102,19 @@ def test_real_state_is_the_analytic_figure(model, optimizer):
     assert row["state_mb"] * 2**20 == pytest.approx(
         row["measured_bytes_per_param"] * row["n_params"]
     )
+
+
+def test_each_kind_counts_under_its_own_rule(capsys):
+    """GPT-2 Small: AdamW's eight bytes on its tied table, 1.03125 on all else."""
+    (row,) = memory.rows(["gpt2_small"], ["powerstep_int8"], 8, ["groups.embeddings.name=adamw"])
+    table, total = (50304 + 1024) * 768, 124_373_760
+    assert row["bytes_per_param"] == pytest.approx((8 * table + 1.03125 * (total - table)) / total)
+    assert row["groups"] == "AdamW on embeddings"
+    part = ["groups.positions.name=adamw", "groups.embeddings.name=adamw_int8"]
+    main(["--measure", "--optimizer", "powerstep_int8", "--model", "gpt2_small", *part])
+    assert "PowerStep int8, AdamW on positions, AdamW int8 on embeddings" in capsys.readouterr().out
+    for groups in (["groups.embeddings.name=adamw"], part):
+        assert abs(measure("gpt2_small", "powerstep_int8", overrides=groups)["difference"]) < 1e-3
 
 
 def test_a_name_given_twice_is_one_row(capsys):

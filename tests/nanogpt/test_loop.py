@@ -358,6 +358,23 @@ def test_compiled_training_keeps_numbers_and_clean_names(run, monkeypatch):
     assert_identical(run("same", dropout=0.0).left(), compiled.left())  # read without compiling
 
 
+def test_a_group_with_a_peak_of_its_own_follows_the_same_shape(data):
+    rates = []
+    with Runtime("cpu") as runtime:
+        model = small_model(runtime)
+        first, second = decay_groups(model, 0.1)
+        optimizer = torch.optim.SGD([first, {**second, "initial_lr": 0.04}], lr=1.0)
+        optimizer.register_step_post_hook(
+            lambda *_: rates.append([group["lr"] for group in optimizer.param_groups])
+        )
+        settings = small_settings()
+        train(settings, model=model, optimizer=optimizer, data=data, runtime=runtime)
+    assert len(rates) == STEPS
+    for step, (one, other) in enumerate(rates, start=1):
+        assert one == settings.learning_rate(step)
+        assert other == pytest.approx(0.04 / settings.lr * one)
+
+
 def test_a_tensor_learning_rate_is_filled_in_place(data):
     lr = torch.tensor(1.0)
     with Runtime("cpu") as runtime:

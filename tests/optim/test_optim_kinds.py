@@ -8,7 +8,8 @@ from nanogpt.model import GPT, GPTConfig
 from nanogpt.runtime import decay_groups
 from powerstep_repro.config import choices, compose
 from powerstep_repro.models import build
-from powerstep_repro.optim import groups_by_kind, parameter_kinds
+from powerstep_repro.models.count import count_by_kind
+from powerstep_repro.optim import KINDS, groups_by_kind, parameter_kinds
 
 
 def names_of(model: nn.Module) -> dict[str, set[str]]:
@@ -26,9 +27,10 @@ def test_nanogpts_gpt2_even_where_a_block_has_the_vocabularys_width():
 
 
 @pytest.mark.parametrize("name", choices("model"))
-def test_the_models_of_the_paper(name):
+def test_the_models_by_name_and_their_counts_in_closed_form(name):
     config = compose([f"model={name}", "profile=tiny"])["model"]
-    model = build(config)
+    with torch.device("meta"):
+        model = build(config)
     found = names_of(model)
     tied = config["family"] == "gpt2" or config["tied"]
     assert len(found["token_embeddings"]) == 1
@@ -37,12 +39,10 @@ def test_the_models_of_the_paper(name):
     parameters = dict(model.named_parameters())
     assert all(parameters[n].dim() < 2 for n in found["gains"])
     assert all(parameters[n].dim() >= 2 for n in found["matrices"])
-    rows = {
-        p.shape[0]
-        for n in (*found["token_embeddings"], *found.get("head", ()))
-        for p in [parameters[n]]
-    }
-    assert rows == {config["vocab_size"]}
+    vocabulary = (*found["token_embeddings"], *found.get("head", ()))
+    assert {parameters[n].shape[0] for n in vocabulary} == {config["vocab_size"]}
+    by_kind = {k: sum(parameters[n].numel() for n in found.get(k, ())) for k in KINDS}
+    assert count_by_kind(config) == {k: n for k, n in by_kind.items() if k != "embeddings"}
 
 
 class Plain(nn.Module):

@@ -257,3 +257,14 @@ def test_spt_draws_the_transform(world):
     x, y = curves["β = 0 (sign)"].get_data()
     assert y[x == 0] == 0
     assert set(y[x != 0]) == {-1.0, 1.0}
+
+
+def test_other_rules_for_some_parameters_are_another_curve_and_named(world, texts):
+    groups = ("groups.embeddings.name=adamw", "groups.gains.name=adamw")
+    where = {"model": "gpt2_small", "optimizer": "powerstep"}
+    world.add("small", where, losses=(3.0,), overrides=groups)
+    said = texts(draw("small", Evidence(world.results, "h100")))
+    assert not any("PowerStep, AdamW" in t for t in said)
+    assert said.count("not run") == 6
+    said = texts(draw("small", Evidence(world.results, "h100", groups)))
+    assert any(t.startswith("PowerStep, AdamW on embeddings and gains") for t in said)

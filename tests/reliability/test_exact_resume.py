@@ -20,9 +20,16 @@ MOE = (
     *("model=qwen3_30b_a3b", "model.kv_heads=1", "model.head_dim=8", "model.experts=4"),
     *("model.experts_per_token=2", "model.expert_ffn=8"),
 )
+# Two rules at a rate of their own each, one of them on two kinds.
+HYBRID = (
+    *("optimizer=powerstep_int8", "groups.embeddings.name=adamw", "groups.embeddings.lr=2e-3"),
+    *("groups.gains.name=adamw", "groups.matrices.name=adamw_int8"),
+)
 CASES = [
     *(pytest.param((*GPT2, f"optimizer={name}"), id=f"gpt2-{name}") for name in names()),
     pytest.param((*GPT2, "optimizer=powerstep_int8", "precision=bf16"), id="gpt2-bf16"),
+    pytest.param((*GPT2, *HYBRID[:-1]), id="gpt2-hybrid"),
+    pytest.param((*MOE, *HYBRID), id="moe-hybrid"),
     *(pytest.param((*MOE, f"optimizer={name}"), id=f"moe-{name}") for name in names()),
 ]
 
