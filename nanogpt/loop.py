@@ -154,10 +154,14 @@ class _Run:
     checkpoints: CheckpointStore | None
     progress: Callable[[Row, int], None] | None
 
+    @property
+    def saving(self) -> bool:
+        return self.checkpoints is not None and self.settings.checkpoint_interval > 0
+
     def stop_notice(self) -> str:
         if not self.runtime.is_main:
             return ""
-        saved = " and saved" if self.checkpoints and self.settings.checkpoint_interval else ""
+        saved = " and saved" if self.saving else ""
         return (
             f"told to stop: the step in progress will be finished{saved}; once more to stop at once"
         )
@@ -238,7 +242,8 @@ class _Run:
 
     def host_waits(self, step: int) -> bool:
         """Whether a step is read at once: its weights are needed, or it was waited for already."""
-        return not self.takes_flag or self.settings.evaluates(step) or self.settings.saves(step)
+        saves = self.saving and self.settings.saves(step)
+        return not self.takes_flag or self.settings.evaluates(step) or saves
 
     def read_outcome(self, metrics: _Metrics) -> Result | None:
         """Read a step's numbers; evaluate, log and save where due; say how the run ends, if so."""
@@ -320,7 +325,7 @@ class _Run:
         Weights that the update has just broken are not saved: the next step reports the
         divergence, and the last finite checkpoint must not have been rotated away by then.
         """
-        if self.checkpoints is None or not self.settings.checkpoint_interval:
+        if not self.saving:
             return
         problem = None
         if self.runtime.is_main and all(bool(p.isfinite().all()) for p in self.model.parameters()):
