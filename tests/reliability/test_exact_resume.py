@@ -109,3 +109,14 @@ def test_killed_at_any_act_on_the_file_system(harness, chance):
             assert not differences(whole, left(harness.run(results))), kills
             ends += 1
     print(f"killed at acts {kills}")
+
+
+def test_a_repeat_is_another_run_with_the_same_bits(harness):
+    run = (*GPT2, "optimizer=powerstep", "data.order=permuted")
+    assert harness.start(run, (*run, "repeat=1")).end() == 0, harness.said
+    one, other = map(left, harness.runs())
+    one["checkpoint"], other["checkpoint"] = (
+        one["checkpoint"]["state"],
+        other["checkpoint"]["state"],
+    )
+    assert not differences(one, other)
