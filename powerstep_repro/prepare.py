@@ -52,6 +52,8 @@ examples:
   python -m powerstep_repro.prepare openwebtext name=mine id=./folder-of-jsonl val_fraction=0.01
   python -m powerstep_repro.prepare text path=./corpus tokenizer=gpt2 workers=4
 """
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_stopped: list[int] = []
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,17 +79,18 @@ def main(arguments: list[str] | None = None) -> int:
         )
 
     config, data_dir = _config(options.name, options.overrides)
-    before = signal.signal(signal.SIGTERM, _terminate)
-    # Workers that the datasets library forks are sent away by this signal, and must not wait for
-    # Python to get to a handler of ours: they may be asleep in a lock.
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    _stopped.clear()
+    before = {number: signal.signal(number, _stop) for number in SIGNALS}
     try:
         folder = module(config).prepare(config, data_dir, config.get("workers") or _cores())
-    except KeyboardInterrupt:
+    except (SystemExit, UserError):  # a library may make an error of its own of our exit
+        if not _stopped:
+            raise
         print("interrupted; the same command goes on from here", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return 128 + _stopped[0]
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     data = TokenData.open(folder)
     print(
         f"{data.name}: {len(data.train):,} training and {len(data.val):,} validation tokens "
@@ -118,8 +121,22 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _terminate(number: int, frame: Any) -> None:
+def _stop(number: int, frame: Any) -> None:
+    _stopped.append(number)
     raise SystemExit(128 + number)
+
+
+def _forked() -> None:
+    """Let a worker that the datasets library forks end at once by the signals that we wait for.
+
+    It may be asleep in a lock when the library sends it away, where no handler would be called.
+    """
+    if signal.getsignal(signal.SIGTERM) is _stop:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 if __name__ == "__main__":

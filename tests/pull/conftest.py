@@ -6,7 +6,7 @@ import pytest
 from wandb_server import StoredRun, WandbServer, row
 
 from powerstep_repro.config import compose, run_id, run_name, with_data
-from powerstep_repro.pull.cli import main
+from powerstep_repro.pull import main
 
 
 @pytest.fixture(scope="session")

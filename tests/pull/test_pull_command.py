@@ -1,8 +1,6 @@
 """Guards: the command takes what it was asked for, spares what is there, and says why it fails."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -39,13 +37,9 @@ def project(stored):
     ("arguments", "expected"),
     [
         ((), [0, 1, 2, 3, 4]),
-        (("--group", "first"), [0, 1]),
-        (("--filter", "optimizer.name=powerstep"), [0, 1, 2]),
         (("--filter", "optimizer.name=powerstep", "--filter", "seed=1"), [0]),
-        (("--filter", "lr=0.0006"), [2]),
         (("--filter", "status=finished", "--group", "second"), [2, 3]),
         (("--limit", "2"), [3, 4]),
-        (("--filter", "optimizer.name=powerstep", "--limit", "1"), [2]),
         (("--profile", "tiny", "--limit", "1"), [4]),
     ],
 )
@@ -72,7 +66,7 @@ def test_a_dry_run_says_what_it_would_do_and_asks_for_no_history(
             ("--filter", "optimizer.name=powrstep"),
             "no run of this harness that matches what was asked for",
         ),
-        (("--profile", "tiy"), "unknown profile 'tiy' (did you mean 'tiny'?)"),
+        (("--profile", "tiy"), "--profile: invalid choice: 'tiy' (choose from"),
         (("--limit", "0"), "--limit=0: it must be 1 or more"),
         (("--filter", "seed"), "must be KEY=VALUE"),
     ],
@@ -135,22 +129,6 @@ def test_a_shorter_directory_is_replaced_and_its_checkpoints_stay(stored, config
     assert names(folder.parent) == {"runs"}
 
 
-def test_a_full_disk_leaves_what_was_there(stored, config, pull, folder, monkeypatch, capsys):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    run = finished(stored(rows=3), 3)
-    with Recorder(folder / run.display, config()) as recorder:
-        recorder.log({"step": 1, "train_loss": 1.0})
-    before = {path.name: path.read_bytes() for path in (folder / run.display).iterdir()}
-    monkeypatch.setattr("powerstep_repro.pull.place.write_parquet", full)
-    assert pull() == 1
-    err = capsys.readouterr().err
-    assert "No space left on device; nothing of it is written" in err
-    assert {path.name: path.read_bytes() for path in (folder / run.display).iterdir()} == before
-    assert names(folder.parent) == {"runs"}
-
-
 def test_a_run_that_is_being_trained_here_is_not_touched(stored, config, pull, folder, capsys):
     run = finished(stored(rows=3), 3)
     with Recorder(folder / run.display, config()):
@@ -180,21 +158,9 @@ def test_of_two_wandb_runs_of_one_run_the_fuller_stays(stored, server, pull, fol
     assert json.loads((folder / full.display / "summary.json").read_text()) == summary
 
 
-def test_a_config_that_was_changed_in_wandb_is_noted(stored, pull, folder, capsys):
-    run = finished(stored(rows=1), 1)
-    run.config["seed"] = {"value": 99}
-    assert pull() == 0
-    assert f"note: {run.display}" in capsys.readouterr().out
-    assert "-s99-" in next(iter(names(folder)))
-
-
-@pytest.mark.parametrize("name", ["me", "me/", "/proj", "a/b/c"])
-def test_a_project_needs_its_entity(pull, name):
-    with pytest.raises(UserError, match="must be ENTITY/PROJECT"):
-        pull(project=name)
-
-
 def test_a_project_that_does_not_exist_or_is_closed_is_one_sentence(server, stored, pull):
+    with pytest.raises(UserError, match="'me' names no project: it must be ENTITY/PROJ"):
+        pull(project="me")
     with pytest.raises(UserError, match=r"me/nope.*Could not find project"):
         pull(project="me/nope")
     stored(rows=1)
@@ -215,17 +181,3 @@ def test_without_wandb_or_a_login_the_sentence_says_what_to_do(server, pull, tmp
         UserError, match="pull needs wandb, which is not installed: python -m pip install -e"
     ):
         pull()
-
-
-def test_without_network_the_command_ends_with_one_sentence(server):
-    done = subprocess.run(
-        [sys.executable, "-m", "powerstep_repro.pull", "me/proj"],
-        env=os.environ | {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_HTTP_TIMEOUT": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    (said,) = (line for line in done.stderr.splitlines() if not line.startswith("wandb:"))
-    assert said.startswith("error: no access to W&B (")
-    assert "see that the network reaches it" in said

@@ -2,12 +2,12 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 from wandb_server import row
 
-from powerstep_repro.pull.convert import outcome
-from powerstep_repro.pull.remote import RemoteRun
+from powerstep_repro.pull import outcome
 
 
 def metrics(folder):
@@ -142,7 +142,8 @@ def test_a_history_that_is_refused_is_one_sentence(stored, server, pull, folder,
 def test_the_status_is_what_the_run_said_last_or_else_what_wandb_saw(state, said, steps, status):
     given = {"status": said, "steps": steps, "rows": steps}
     given = {key: value for key, value in given.items() if value is not None}
-    result = outcome(RemoteRun("me/proj/a", "a", state, {}, given, 9, None), last_step=9)
+    run = SimpleNamespace(state=state, summary_metrics=given, historyLineCount=9)
+    result = outcome(run, last_step=9)
     assert result.status == status
     assert result.rows == 9
 
