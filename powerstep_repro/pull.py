@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from powerstep_repro.config import canonical, choices, flatten, run_dir, run_name
+from powerstep_repro.config.identity import ADDED
 from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error, require
 from powerstep_repro.runs.files import (
     CONFIG,
@@ -132,7 +133,8 @@ def _matching(
     """
     count = 0
     for run in _runs(args.project, args.group):
-        config = dict(run.config)
+        # W&B drops sections that are empty.
+        config = {key: {} for key, value in ADDED.items() if value == {}} | dict(run.config)
         try:
             check_config(config)
             # They become folders, and may have been written by anybody.
