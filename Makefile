@@ -38,8 +38,10 @@ SHOW_VERSIONS = $(PY) -c 'import platform, re; from importlib.metadata import di
   names = {re.match(r"[\w-]+", r)[0] for r in requires("powerstep-repro")} - {"powerstep-repro"}; \
   print("versions: python", platform.python_version(), *(f"{n} {have[n]}" for n in sorted(names) if n in have))'
 
+# What is installed already is left alone: the environment may be one that others use, too.
 $(READY)-%: pyproject.toml $(if $(LOCK),requirements.lock) | $(PY)
-	$(PY) -m pip install --quiet $(if $(LOCK),--constraint requirements.lock) --editable '.[$*]'
+	@$(if $(LOCK),false,$(PY) .ci/installed $*) || { set -x; \
+	  $(PY) -m pip install --quiet $(if $(LOCK),--constraint requirements.lock) --editable '.[$*]'; }
 	@$(SHOW_VERSIONS)
 	@for extra in $(EXTRAS); do touch $(READY)-$$extra; if [ $$extra = $* ]; then break; fi; done
 
@@ -95,7 +97,7 @@ report: $(FIGURES_READY) ## write results/PROFILE/REPORT.md and report.html from
 	@$(ITS_ARGS); set -x; $(PY) -m powerstep_repro.report profile=$(PROFILE) "$$@"
 
 sweep: $(TRAIN_READY) ## train the runs of sweeps/SWEEP.yaml that are not there yet
-	$(PY) -m powerstep_repro.sweep $(SWEEP) profile=$(PROFILE) $(ARGS)
+	$(PY) -m powerstep_repro.sweep '$(SWEEP)' profile=$(PROFILE) $(ARGS)
 
 bench: $(TRAIN_READY) ## step time, memory and tokens/s, side by side
 	$(PY) -m powerstep_repro.bench $(ARGS)

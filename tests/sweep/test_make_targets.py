@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,10 @@ def test_clean_takes_what_make_made_and_neither_data_nor_evidence(tmp_path, runs
 def test_a_larger_set_of_packages_contains_the_smaller_ones(tmp_path):
     """`make tables` after `make setup` installs nothing, asks no network; locked or not are two."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").touch()
-    set_up = ["make", "-s", "PY=echo", f"VENV={tmp_path}", "PROFILE=h100"]
+    python = tmp_path / "bin" / "python"  # prints what it is asked for; nothing is installed there
+    python.write_text('#!/bin/sh\necho "$@"; [ "$1" != .ci/installed ]\n')
+    python.chmod(0o755)
+    set_up = ["make", "-s", f"VENV={tmp_path}", "PROFILE=h100"]
 
     def installs(*arguments):
         command = [*set_up, *arguments]
@@ -96,3 +99,21 @@ def test_a_larger_set_of_packages_contains_the_smaller_ones(tmp_path):
     assert not installs("setup")
     (locked,) = installs("setup", "LOCK=1")
     assert "--constraint requirements.lock" in locked
+
+
+def test_an_environment_that_holds_all_of_it_is_left_alone(tmp_path):
+    """One that others use, too: neither their project nor the network is touched."""
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    script = f'echo "$@"\n[ "$2" != pip ] || exit 1\nexec "{sys.executable}" "$@"'
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    words = ["make", "-s", "tables", f"VENV={tmp_path}", f"ARGS='results_dir={tmp_path}/a=b (1)'"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "pip" not in done.stdout
+    assert f"error: there is no folder '{tmp_path}/a=b (1)'" in done.stderr
+    options = [*words[:-1], "ARGS=--foo"]
+    done = subprocess.run(options, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "error: unrecognized arguments: --foo" in done.stderr
