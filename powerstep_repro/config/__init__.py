@@ -14,8 +14,8 @@ from powerstep_repro.config.identity import (
     with_data,
 )
 from powerstep_repro.config.paths import CONF, ROOT, SWEEPS, read_path
-from powerstep_repro.config.sweeps import Planned, SweepRefusal, expand, load_sweep, sweep_names
-from powerstep_repro.config.validate import flatten
+from powerstep_repro.config.sweeps import Planned, expand, load_sweep, sweep_names
+from powerstep_repro.config.validate import flatten, is_path
 
 __all__ = [
     "CONF",
@@ -23,7 +23,6 @@ __all__ = [
     "ROOT",
     "SWEEPS",
     "Planned",
-    "SweepRefusal",
     "axes",
     "canonical",
     "choices",
@@ -33,6 +32,7 @@ __all__ = [
     "flatten",
     "groups_label",
     "identity_view",
+    "is_path",
     "lacking_keys",
     "load_sweep",
     "matching_view",

@@ -26,22 +26,6 @@ from powerstep_repro.errors import UserError
 SWEEP_KEYS = ("runs", "title", "description")
 
 
-class SweepRefusal(UserError):
-    """A sweep varies keys that go with a choice which an override replaces.
-
-    Attributes:
-        override: as it was given.
-        keys: those that the override's choice does not have.
-    """
-
-    def __init__(self, name: str, override: str, keys: list[str]):
-        super().__init__(
-            f"sweep {name} cannot take {override}: it varies {', '.join(keys)}, which "
-            f"{override.partition('=')[2]} does not have"
-        )
-        self.override, self.keys = override, keys
-
-
 @dataclass(frozen=True)
 class Planned:
     """One run of a sweep: the overrides that start it and the config they compose to."""
@@ -72,18 +56,13 @@ def _file(name: str) -> Path:
     return Path(name) if name.endswith((".yaml", ".yml")) else SWEEPS / f"{name}.yaml"
 
 
-def load_sweep(name: str) -> dict[str, Any]:
-    """Read a sweep file, by name or by path, and check its shape.
-
-    Returns:
-        Its content, every grid as ``{key: [values]}``.
-    """
+def load_sweep(name: str) -> list[dict[str, list[Any]]]:
+    """Read a sweep file, by name or by path: its grids, each as ``{key: [values]}``."""
     path = _file(name)
     if not path.is_file():
         known = sweep_names()
-        if path == Path(name):
-            wrong = f"there is no sweep file {name!r}"
-        else:
+        wrong = f"there is no sweep file {name!r}"
+        if path != Path(name):
             wrong = f"unknown sweep {name!r}{suggestion(name, known)}"
         raise UserError(
             f"{wrong}: choose one of {', '.join(known)}, or give the path of a YAML file"
@@ -95,27 +74,29 @@ def load_sweep(name: str) -> dict[str, Any]:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or not isinstance(content.get("runs"), list):
         raise UserError(f"{path} must hold a list 'runs' of grids: runs: [{{grid: {{...}}}}]")
-    for key in content:
-        if key not in SWEEP_KEYS:
-            raise UserError(
-                f"{path}: unknown key {str(key)!r}{suggestion(str(key), list(SWEEP_KEYS))}: "
-                f"a sweep file holds {', '.join(SWEEP_KEYS)}"
-            )
-    for entry in content["runs"]:
-        if not isinstance(entry, dict) or set(entry) != {"grid"}:
-            raise UserError(f"{path}: every entry of 'runs' must be {{grid: {{...}}}}, got {entry}")
-        grid = entry["grid"]
-        if not isinstance(grid, dict):
-            raise UserError(f"{path}: a grid must map keys to lists of values, got {grid!r}")
-        for key, values in grid.items():
-            if not isinstance(key, str):
-                raise UserError(f"{path}: the grid's key {key!r} is no name of a config key")
-            if values == []:
-                raise UserError(f"{path}: the grid's key {key!r} needs at least one value")
-            grid[key] = values if isinstance(values, list) else [values]
+    for key in content.keys() - set(SWEEP_KEYS):
+        raise UserError(
+            f"{path}: unknown key {str(key)!r}{suggestion(str(key), list(SWEEP_KEYS))}: "
+            f"a sweep file holds {', '.join(SWEEP_KEYS)}"
+        )
     if not content["runs"]:
         raise UserError(f"{path} plans no runs: 'runs' is empty")
-    return content
+    return [_grid(path, entry) for entry in content["runs"]]
+
+
+def _grid(path: Path, entry: Any) -> dict[str, list[Any]]:
+    if not isinstance(entry, dict) or set(entry) != {"grid"}:
+        raise UserError(f"{path}: every entry of 'runs' must be {{grid: {{...}}}}, got {entry}")
+    if not isinstance(entry["grid"], dict):
+        raise UserError(f"{path}: a grid must map keys to lists of values, got {entry['grid']!r}")
+    grid = {}
+    for key, values in entry["grid"].items():
+        if not isinstance(key, str):
+            raise UserError(f"{path}: the grid's key {key!r} is no name of a config key")
+        if values == []:
+            raise UserError(f"{path}: the grid's key {key!r} needs at least one value")
+        grid[key] = values if isinstance(values, list) else [values]
+    return grid
 
 
 def expand(name: str, overrides: list[str] | tuple[str, ...] = ()) -> list[Planned]:
@@ -132,41 +113,40 @@ def expand(name: str, overrides: list[str] | tuple[str, ...] = ()) -> list[Plann
     """
     given = axes(overrides)
     planned: dict[str, Planned] = {}
-    for entry in load_sweep(name)["runs"]:
-        by_key = {k: [_override(k, v) for v in values] for k, values in entry["grid"].items()}
+    for grid in load_sweep(name):
+        by_key = {key: [_override(key, value) for value in grid[key]] for key in grid}
         for combination in product({**by_key, **given}):
             try:
                 config = compose(combination)
             except UserError as error:
-                clash = _clash(name, list(by_key), combination, list(given))
-                raise clash or _blamed(error, name, combination, list(given)) from None
+                raise _explained(error, name, combination, grid, given) from None
             planned.setdefault(canonical(identity_view(config)), Planned(combination, config))
     return list(planned.values())
 
 
-def _blamed(
-    error: UserError, name: str, combination: tuple[str, ...], given: list[str]
+def _explained(
+    error: UserError, name: str, combination: tuple[str, ...], grid: dict, given: dict
 ) -> UserError:
-    """Let an error name the sweep's file, unless the overrides that were given fail alone."""
-    try:
-        compose([word for word in combination if word.partition("=")[0] in given])
-    except UserError:
+    """Say whose mistake it is: the overrides', the file's, or that the two do not go together."""
+
+    def fails(words: list[str]) -> bool:
+        try:
+            compose(words)
+        except UserError:
+            return True
+        return False
+
+    key = {word: word.partition("=")[0] for word in combination}
+    if fails([word for word in combination if key[word] in given]):
         return error
-    return UserError(f"{_file(name)}: {error}")
-
-
-def _clash(
-    name: str, varied: list[str], combination: tuple[str, ...], given: list[str]
-) -> SweepRefusal | None:
-    """Explain a combination that does not compose, if it would without keys that nobody typed."""
     for override in combination:
-        group = override.partition("=")[0]
-        own = [key for key in varied if key.startswith(f"{group}.") and key not in given]
-        if group in given and own:
-            others = [word for word in combination if word.partition("=")[0] not in own]
-            try:
-                compose(others)
-            except UserError:
-                continue
-            return SweepRefusal(name, override, own)
-    return None
+        # Such as optimizer.beta, which a grid varies, where optimizer=adamw was given.
+        own = [k for k in grid if k.startswith(f"{key[override]}.") and k not in given]
+        others = [word for word in combination if key[word] not in own]
+        if key[override] in given and own and not fails(others):
+            choice = override.partition("=")[2]
+            return UserError(
+                f"sweep {name} cannot take {override}: it varies {', '.join(own)}, which {choice} "
+                "does not have"
+            )
+    return UserError(f"{_file(name)}: {error}")
