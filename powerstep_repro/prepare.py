@@ -112,7 +112,7 @@ def _config(name: str, overrides: list[str]) -> tuple[dict[str, Any], Path]:
         for override in overrides
     ]
     config = compose([*base, *given])
-    return config["data"], Path(config["data_dir"]).expanduser()
+    return config["data"], Path(config["data_dir"])
 
 
 def _cores() -> int:

@@ -34,7 +34,7 @@ def resolve(config: Mapping[str, Any], data_dir: str | Path) -> TokenData:
         UserError: It does not exist and cannot be built here, or an option is wrong.
         nanogpt.errors.InputError: Its files are damaged.
     """
-    kind, data_dir = module(config), Path(data_dir).expanduser()
+    kind, data_dir = module(config), Path(data_dir)
     # What takes downloads and hours is never started by a training run.
     find = getattr(kind, "locate", kind.prepare)
     return TokenData.open(find(config, data_dir))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from powerstep_repro.config.paths import CONF
+from powerstep_repro.config.paths import CONF, read_path
 from powerstep_repro.data import tokenizers
 from powerstep_repro.data.store import is_complete, write
 from powerstep_repro.data.tokenizers import Tokenizer, commit, first_line
@@ -45,7 +45,7 @@ def folder(config: Mapping[str, Any], data_dir: Path) -> Path:
         UserError: The local files are not there.
     """
     if config.get("path"):
-        return Path(config["path"]).expanduser()
+        return Path(config["path"])
     content = {key: config[key] for key in CONTENT}
     content["tokenizer"] = tokenizers.identity(config["tokenizer"])
     if files := local_files(config):
@@ -57,7 +57,7 @@ def folder(config: Mapping[str, Any], data_dir: Path) -> Path:
 
 def local_files(config: Mapping[str, Any]) -> list[Path]:
     """Return the files on this machine that a data set is made of, sorted; none of a hub id's."""
-    place = Path(config["id"]).expanduser()
+    place = Path(config["id"])
     if config["data_files"] and config["id"] in {*FORMATS, *FORMATS.values()}:
         found = [Path(name) for pattern in _flat(config["data_files"]) for name in _glob(pattern)]
         if not found and "://" not in str(config["data_files"]):
@@ -90,7 +90,7 @@ def _glob(pattern: str) -> list[str]:
 
 def _literal(pattern: str) -> str:
     """Return a pattern for the files that a text means: a file's own name before a pattern."""
-    path = Path(pattern).expanduser()
+    path = Path(read_path(pattern))  # one of a list, which no key=value has read
     return glob.escape(str(path)) if path.exists() else str(path)
 
 
@@ -208,7 +208,7 @@ def _splits(config: Mapping[str, Any], revision: str | None, workers: int) -> tu
     """Return the documents to train and to validate on, as ``datasets`` has them."""
     from datasets import load_dataset
 
-    name, place = config["id"], Path(config["id"]).expanduser()
+    name, place = config["id"], Path(config["id"])
     options: dict[str, Any] = {"name": config["config"], "revision": revision}
     if config["data_files"]:
         options["data_files"] = _literals(config["data_files"])

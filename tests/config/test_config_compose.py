@@ -1,12 +1,12 @@
 """Guards: overrides compose to one resolved config, and each mistake ends in one clear sentence."""
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from powerstep_repro.config import CONF, axes, choices, compose, flatten, product
+from powerstep_repro.config import CONF, axes, choices, compose, composition, flatten
 from powerstep_repro.config.validate import RULES
 from powerstep_repro.errors import UserError
 
@@ -154,6 +154,52 @@ def test_every_model_composes_in_every_profile(model):
     assert tiny["steps"] < h100["steps"] <= paper["steps"]
 
 
+def test_a_model_without_a_shape_is_refused_where_it_would_run_whole(tmp_path, monkeypatch):
+    """As a new model is until somebody writes how it is scaled down: never the whole on a CPU."""
+    shutil.copytree(CONF, tmp_path / "conf")
+    monkeypatch.setattr(composition, "CONF", tmp_path / "conf")
+    composition._base.cache_clear()
+    text = (CONF / "model" / "qwen3_8b.yaml").read_text()
+    (tmp_path / "conf/model/mine.yaml").write_text(text.replace("qwen3_8b", "mine"))
+    try:
+        for profile in ("tiny", "h100"):
+            sentence = f"model mine has no shape for profile {profile}: write .*{profile}/mine.yaml"
+            with pytest.raises(UserError, match=sentence):
+                compose(["model=mine", f"profile={profile}"])
+        assert compose(["model=mine", "profile=paper"])["model"]["name"] == "mine"
+        (tmp_path / "conf/shape/tiny/mine.yaml").write_text("layers: 1\n")
+        assert compose(["model=mine"])["model"]["layers"] == 1
+    finally:
+        composition._base.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("results_dir=2026.10", "results_dir", "2026.10"),
+        ("results_dir='a, \\'b\\''", "results_dir", "a, 'b'"),
+        ("data_dir=a=b#c(d)[e]", "data_dir", "a=b#c(d)[e]"),
+        ("results_dir=[x]", "results_dir", "[x]"),
+        ("data_dir=~", "data_dir", str(Path.home())),
+        ("data_dir=~no_such_user/x", "data_dir", "~no_such_user/x"),
+        ("++results_dir=1,2", "results_dir", "1,2"),
+    ],
+)
+def test_a_path_is_read_as_it_stands(override, key, value):
+    assert compose([override])[key] == value
+    assert axes([override]) == {key: [override]}
+
+
+def test_data_files_may_be_a_path_a_list_or_one_a_split():
+    for text, value in [
+        ("a,b (1).json", "a,b (1).json"),
+        ("[a.json,b.json]", ["a.json", "b.json"]),
+        ("{train: a.json}", {"train": "a.json"}),
+    ]:
+        found = compose(["profile=paper", f"data.data_files={text}"])["data"]["data_files"]
+        assert found == value
+
+
 def test_every_optimizer_composes_and_carries_no_rate_or_decay_of_its_own():
     for name in choices("optimizer"):
         optimizer = compose([f"optimizer={name}"])["optimizer"]
@@ -174,21 +220,3 @@ def test_every_key_of_the_main_config_is_explained_below_it():
     for number, line in enumerate(lines):
         if re.match(r"[a-z_]+: ", line):
             assert lines[number + 1].startswith("# "), line
-
-
-SCRIBBLE = st.text("abcdelr.=,[]{}()'\"\\$+~@:/ 0123456789eE-_*#%\n\tλ", max_size=25)
-KEYS = st.sampled_from(
-    ["lr", "seed", "optimizer", "data", "optimizer.betas", "model.layers", "data.path", "compile"]
-)
-
-
-@settings(max_examples=300)
-@given(SCRIBBLE | st.builds(lambda key, value: f"{key}={value}", KEYS, SCRIBBLE))
-def test_whatever_is_typed_composes_or_ends_in_one_sentence(text):
-    for attempt in (lambda: compose([text]), lambda: [compose(c) for c in product(axes([text]))]):
-        sentence = ""
-        try:
-            attempt()
-        except UserError as error:
-            sentence = str(error)
-        assert "\n" not in sentence
