@@ -11,6 +11,8 @@ moments, shards, checkpoints, and the choice of an implementation.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -23,21 +25,33 @@ from powerstep_repro.optim.rules import Choice, Interval, LearningRate, Rule, fl
 from powerstep_repro.optim.sharded import has_whole_rows, is_sharded, local, local_grad, whole
 
 IMPLEMENTATIONS = Choice(("auto", "reference", "foreach", "fused"))
-# Hyperparameters that say how moments are stored; an update does not see them.
-STORAGE = ("block_size", "code", "code_m", "code_v", "whole_blocks")
+# Hyperparameters that say how a step is taken and moments are stored; an update does not see them.
+STORAGE = ("implementation", "block_size", "code", "code_m", "code_v", "whole_blocks")
 # Elements that the list form takes at a time: on a CPU so many that its passes hit the cache;
 # elsewhere the temporaries of a step stay below half a GiB, however large the model.
 CPU_BUNDLE, DEVICE_BUNDLE = 1 << 18, 1 << 26
 
 
-class Batch(NamedTuple):
+@dataclass
+class Batch:
     """Parameters of one group that are stepped together."""
 
     group: dict[str, Any]
-    params: list[Tensor]
     quantized: bool
     dtype: torch.dtype  # of the arithmetic
     taken: str  # "reference", "foreach" or "fused"
+    names: tuple[str, ...]  # of the moments in a parameter's state
+    params: list[Tensor] = field(default_factory=list)
+    steps: list[Tensor] = field(default_factory=list)  # counters, where the rule has them
+    launch: Any = None  # what a fused step keeps from the one before
+
+
+class Kept(NamedTuple):
+    """The fused batches of a group, and the facts under which they hold."""
+
+    batches: list[Batch]
+    lookups: list[tuple[dict[str, Any], str]]  # where the state's tensors are found
+    facts: list[Any]
 
 
 class BaseOptimizer(torch.optim.Optimizer):
@@ -95,6 +109,12 @@ class BaseOptimizer(torch.optim.Optimizer):
         defaults = {name: rule(name, hyperparameters[name]) for name, rule in self.rules.items()}
         super().__init__(params, defaults)
 
+    @classmethod
+    def bytes_per_param(cls, hyperparameters: dict[str, Any]) -> float:
+        """Return the bytes of state a float32 parameter, in whole blocks, by arithmetic."""
+        each = 1 + 4 / hyperparameters["block_size"] if cls.quantized else 4
+        return float(len(cls.moments) * each)
+
     def init_state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         """Return the state of ``p`` before its first step.
 
@@ -112,12 +132,6 @@ class BaseOptimizer(torch.optim.Optimizer):
         if self.counts:  # on the device, where reading it costs no sync
             state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
         return state
-
-    @classmethod
-    def bytes_per_param(cls, hyperparameters: dict[str, Any]) -> float:
-        """Return the bytes of state a float32 parameter, in whole blocks, by arithmetic."""
-        each = 1 + 4 / hyperparameters["block_size"] if cls.quantized else 4
-        return float(len(cls.moments) * each)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; its own hyperparameters are checked like the constructor's."""
@@ -174,7 +188,8 @@ class BaseOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         # All that can be refused is refused here, before the first change.
-        batches = [batch for group in self.param_groups for batch in self._batches(group)]
+        by_group = [self._batches(i, group) for i, group in enumerate(self.param_groups)]
+        batches = [batch for batches in by_group for batch in batches]
         factor = _one_number(grad_factor)
         # torch.amp.GradScaler sets these two for the time of a step.
         grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
@@ -189,11 +204,13 @@ class BaseOptimizer(torch.optim.Optimizer):
                     "fused kernel's can be left out by a flag on the device"
                 )
         for batch in batches:
-            for p in batch.params:
-                if next(iter(self._names(batch.quantized))) not in self.state[p]:
+            for p in batch.params if batch.launch is None else ():
+                if batch.names[0] not in self.state[p]:
                     self.state[p].update(self.init_state(p, batch.group))
-        for batch in batches:
-            self._step_batch(batch, factor, found_inf)
+        for index, batches in enumerate(by_group):
+            for batch in batches:
+                self._step_batch(index, batch, factor, found_inf)
+            self._keep(index, batches)
         return loss
 
     @property
@@ -202,11 +219,6 @@ class BaseOptimizer(torch.optim.Optimizer):
         groups = self.param_groups
         return all(self._batch(g, p).taken == "fused" for g in groups for p in g["params"])
 
-    def _names(self, quantized: bool) -> Iterator[str]:
-        """Yield the names of a parameter's moments in its state."""
-        for name in self.moments:
-            yield from (f"{name}_codes", f"{name}_scales") if quantized else (name,)
-
     def _quantizes(self, p: Tensor, group: dict[str, Any]) -> bool:
         """Say whether moments of ``p`` are stored in 8 bits."""
         if not (self.quantized and group["quantized"]):
@@ -214,10 +226,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         return not group["whole_blocks"] or has_whole_rows(p, group["block_size"])
 
     def _code(self, moment: str, group: dict[str, Any]) -> Any:
-        return block_code(self._code_name(moment, group), signed=self.moments[moment])
-
-    def _code_name(self, moment: str, group: dict[str, Any]) -> str:
-        return group.get(f"code_{moment}") or group["code"]
+        name = group.get(f"code_{moment}") or group["code"]
+        return block_code(name, signed=self.moments[moment])
 
     def _batch(self, group: dict[str, Any], p: Tensor) -> Batch:
         """Return the empty batch that ``p`` belongs to; ValueError for ``fused`` without one."""
@@ -235,117 +245,175 @@ class BaseOptimizer(torch.optim.Optimizer):
                     f"{type(self).__name__}{blocks} and {dtype} arithmetic on {p.device}; "
                     "use auto, foreach or reference"
                 )
-        return Batch(group, [], quantized, dtype, taken)
+        parts = ("_codes", "_scales") if quantized else ("",)
+        names = tuple(f"{name}{part}" for name in self.moments for part in parts)
+        return Batch(group, quantized, dtype, taken, names)
 
-    def _batches(self, group: dict[str, Any]) -> list[Batch]:
+    def _batches(self, index: int, group: dict[str, Any]) -> list[Batch]:
         """Return the parameters to step, put together; ValueError for a bad gradient or state."""
+        known = self.__dict__.setdefault("_kept", {}).pop(index, None)
+        if known is not None and known.facts == self._facts(group, known.lookups):
+            self._kept[index] = known
+            return known.batches
         batches: dict[tuple, Batch] = {}
-        name = type(self).__name__
         for p in group["params"]:
             g = p.grad
             if g is None or p.numel() == 0:
                 continue
             if g.is_complex() or g.layout != torch.strided:
                 kind = "complex" if g.is_complex() else g.layout
-                shape = tuple(g.shape)
-                raise ValueError(f"{name} takes dense real gradients, not {kind} of shape {shape}")
-            quantized = self._quantizes(p, group)
-            key = (p.device, math_dtype(p), quantized)
+                what = f"{kind} of shape {tuple(g.shape)}"
+                raise ValueError(f"{type(self).__name__} takes dense real gradients, not {what}")
+            key = (p.device, p.dtype == torch.float64, self._quantizes(p, group))
             if key not in batches:
                 batches[key] = self._batch(group, p)
             batches[key].params.append(p)
-            # A tensor that was put into ``p.data`` can be larger than the state, and a kernel would
-            # write beyond its end.
-            held = self.state[p].get(next(self._names(quantized))) if p in self.state else None
-            if held is not None and local(held).numel() != local(p).numel():
-                raise ValueError(
-                    f"{name} keeps a state of {held.numel():,} elements for a parameter that now "
-                    f"has {p.numel():,} (shape {tuple(p.shape)}): delete its entry in "
-                    "optimizer.state, or make a new optimizer"
-                )
+            if p in self.state:
+                self._check_size(p, batches[key])
         return list(batches.values())
 
-    def _step_batch(self, batch: Batch, factor: Tensor | None, found_inf: Tensor | None) -> None:
+    def _check_size(self, p: Tensor, batch: Batch) -> None:
+        """Refuse a state that its parameter has outgrown: a kernel would write beyond its end."""
+        state, numel = self.state[p], local(p).numel()
+        for name in batch.names if batch.names[0] in state else ():
+            size = batch.group["block_size"] if name.endswith("_scales") else 1
+            held = local(state[name])
+            if held.numel() != -(-numel // size) or held.device != p.device:
+                raise ValueError(
+                    f"{type(self).__name__} keeps a state of {held.numel():,} elements on "
+                    f"{held.device}, {name}, that is not for a parameter of {numel:,} (shape "
+                    f"{tuple(p.shape)}) on {p.device}: delete its entry in optimizer.state, or "
+                    "make a new optimizer"
+                )
+
+    def _facts(self, group: dict[str, Any], lookups: list[tuple[dict[str, Any], str]]) -> list:
+        """Return what fused steps of a group rest on: tensors, where they lie, how to read them.
+
+        This is most of the host's work in a fused step, so it is left to loops in C.
+        """
+        params, grads = group["params"], [p.grad for p in group["params"]]
+        if type(None) in map(type, grads):
+            params = [p for p in params if p.grad is not None]
+            grads = [g for g in grads if g is not None]
+        try:
+            state = [values[name] for values, name in lookups]
+            both = params + grads
+            return [
+                id(group), len(both), *map(group.get, STORAGE), group.get("quantized"),
+                *map(id, params), *map(id, self.state.values()), *map(Tensor.data_ptr, both),
+                *map(Tensor.data_ptr, state), *map(Tensor.numel, params),
+                *map(Tensor.is_contiguous, both), *map(attrgetter("dtype"), grads),
+            ]  # fmt: skip
+        except (KeyError, RuntimeError):  # a state that was taken away, a sparse gradient
+            return []
+
+    def _keep(self, index: int, batches: list[Batch]) -> None:
+        """Remember a group's fused batches for as long as all of it stays in place."""
+        if index in self._kept or not all(b.launch is not None and b.launch.lasts for b in batches):
+            return
+        if any(map(is_sharded, (p for b in batches for p in b.params))) or not batches:
+            return
+        counter = ("step",) if self.counts else ()
+        lookups = [
+            (self.state[p], name) for b in batches for p in b.params for name in b.names + counter
+        ]
+        group = batches[0].group
+        self._kept[index] = Kept(batches, lookups, self._facts(group, lookups))
+
+    def _step_batch(
+        self, index: int, batch: Batch, factor: Tensor | None, found_inf: Tensor | None
+    ) -> None:
         group, device = batch.group, batch.params[0].device
-        params = [local(p) for p in batch.params]
-        grads = [local_grad(p) for p in batch.params]
-        names = list(self._names(batch.quantized))
-        states = [{n: local(self.state[p][n]) for n in names} for p in batch.params]
         hyper = {name: group[name] for name in self.rules if name not in STORAGE}
-        del hyper["implementation"]
         if isinstance(hyper["lr"], Tensor):
             hyper["lr"] = _on(device, hyper["lr"])
         factor, found_inf = _on(device, factor), _on(device, found_inf)
-        steps = []
         if self.counts:
-            steps = [self.state[p]["step"] for p in batch.params]
+            batch.steps = batch.steps or [self.state[p]["step"] for p in batch.params]
             # One addend a counter: a single tensor for all would be read by the host.
-            done = 1 if found_inf is None else [(found_inf == 0).float()] * len(steps)
-            torch._foreach_add_(steps, done)
-        if batch.taken == "fused":
-            self._step_fused(batch, params, grads, states, steps, hyper, factor, found_inf)
-            return
+            done = 1 if found_inf is None else [(found_inf == 0).float()] * len(batch.steps)
+            torch._foreach_add_(batch.steps, done)
+        if batch.launch is None:
+            params = [local(p) for p in batch.params]
+            grads = [local_grad(p) for p in batch.params]
+            states = [[local(self.state[p][name]) for name in batch.names] for p in batch.params]
+            if batch.taken != "fused":
+                self._step_lists(batch, params, grads, states, factor, hyper)
+                return
+            batch.launch = self._prepare(index, batch, params, grads, states)
+        if batch.launch is not None and self.kernel is not None:
+            coefficients = self.kernel.coefficients(hyper)
+            batch.launch.take(
+                lr=hyper["lr"], weight_decay=hyper["weight_decay"], coefficients=coefficients,
+                eps=hyper.get("eps", 0.0), grad_factor=factor, found_inf=found_inf,
+            )  # fmt: skip
 
-        limit = CPU_BUNDLE if device.type == "cpu" else DEVICE_BUNDLE
+    def _step_lists(
+        self, batch: Batch, params: list[Tensor], grads: list[Tensor], states: list[list[Tensor]],
+        factor: Tensor | None, hyper: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Take the reference's step, or the list form's."""
+        limit = CPU_BUNDLE if params[0].device.type == "cpu" else DEVICE_BUNDLE
         for chosen in _bundles(params, 1 if batch.taken == "reference" else limit):
             # The tensors themselves, unless of low precision.
             ps = [params[i].to(batch.dtype) for i in chosen]
             gs = [grads[i].to(batch.dtype) for i in chosen]
             if factor is not None:
                 gs = torch._foreach_mul(gs, factor)
+            moments = [self._read(batch, states[i]) for i in chosen]
+            steps = [[batch.steps[i]] if self.counts else [] for i in chosen]
+            lists = zip(ps, gs, moments, steps, strict=True)
             if batch.taken == "foreach" and self.foreach_update and not batch.quantized:
-                lists = {name: [states[i][name] for i in chosen] for name in names}
-                if self.counts:
-                    lists["step"] = [steps[i] for i in chosen]
-                type(self).foreach_update(ps, gs, **lists, **hyper)
+                columns = zip(*((p, g, *m, *s) for p, g, m, s in lists), strict=True)
+                type(self).foreach_update(*map(list, columns), **hyper)
             else:
-                for i, p, g in zip(chosen, ps, gs, strict=True):
-                    counter = {"step": steps[i]} if self.counts else {}
-                    self._update_one(batch, p, g, states[i], counter | hyper)
-            for i, p in zip(chosen, ps, strict=True):
+                for p, g, m, s in lists:
+                    type(self).update(p, g, *m, *s, **hyper)
+            for i, p, m in zip(chosen, ps, moments, strict=True):
                 if p is not params[i]:
                     params[i].copy_(p)
+                self._write(batch, states[i], m)
 
-    def _update_one(self, batch: Batch, p: Tensor, g: Tensor, state: dict, hyper: dict) -> None:
-        """Step one tensor, its moments in full precision for as long as that takes."""
+    def _read(self, batch: Batch, state: list[Tensor]) -> list[Tensor]:
+        """Return a parameter's moments in full precision: its state itself, or decoded."""
         if not batch.quantized:
-            type(self).update(p, g, **state, **hyper)
-            return
+            return state
+        pairs = zip(self.moments, state[::2], state[1::2], strict=True)
         size = batch.group["block_size"]
-        codes = {name: self._code(name, batch.group) for name in self.moments}
-        moments = {
-            name: dequantize(state[f"{name}_codes"], state[f"{name}_scales"], code, size)
-            for name, code in codes.items()
-        }
-        type(self).update(p, g, **moments, **hyper)
-        for name, code in codes.items():
-            new_codes, new_scales = quantize(moments[name], code, size)
-            state[f"{name}_codes"].copy_(new_codes)
-            scales = state[f"{name}_scales"]
+        return [dequantize(c, s, self._code(name, batch.group), size) for name, c, s in pairs]
+
+    def _write(self, batch: Batch, state: list[Tensor], moments: list[Tensor]) -> None:
+        """Code moments, where that is how they are stored."""
+        pairs = zip(self.moments, moments, state[::2], state[1::2], strict=True)
+        for name, moment, codes, scales in pairs if batch.quantized else ():
+            code = self._code(name, batch.group)
+            new_codes, new_scales = quantize(moment, code, batch.group["block_size"])
+            codes.copy_(new_codes)
             scales.copy_(new_scales.view(scales.shape))
 
-    def _step_fused(
-        self, batch: Batch, params: list[Tensor], grads: list[Tensor], states: list[dict],
-        steps: list[Tensor], hyper: dict[str, Any], factor: Tensor | None, found_inf: Tensor | None,
-    ) -> None:  # fmt: skip
-        kept = [i for i, p in enumerate(params) if p.numel()]  # a shard may be empty
-        moments = []
-        for name in self.moments:
-            if batch.quantized:
-                code = self._code_name(name, batch.group)
-                codes, scales = f"{name}_codes", f"{name}_scales"
-                values = [states[i][codes] for i in kept]
-                moments.append(fused.Moment(values, [states[i][scales] for i in kept], code))
-            else:
-                moments.append(fused.Moment([states[i][name] for i in kept]))
+    def _prepare(
+        self, index: int, batch: Batch, params: list[Tensor], grads: list[Tensor],
+        states: list[list[Tensor]],
+    ) -> Any:  # fmt: skip
+        """Return a fused step of these tensors; None if there are none, as in an empty shard."""
+        kept = [i for i, p in enumerate(params) if p.numel()]
         if not kept or self.kernel is None:
-            return
-        fused.fused_step(
-            self, self.kernel.rule, [params[i] for i in kept], [grads[i] for i in kept], *moments,
-            lr=hyper["lr"], weight_decay=hyper["weight_decay"], eps=hyper.get("eps", 0.0),
-            coefficients=self.kernel.coefficients(hyper), steps=[steps[i] for i in kept if steps],
+            return None
+        columns = [[states[i][k] for i in kept] for k in range(len(batch.names))]
+        if batch.quantized:
+            pairs = zip(self.moments, columns[::2], columns[1::2], strict=True)
+            group = batch.group
+            moments = [
+                fused.Moment(c, s, group.get(f"code_{name}") or group["code"])
+                for name, c, s in pairs
+            ]
+        else:
+            moments = [fused.Moment(column) for column in columns]
+        tables = self.__dict__.setdefault("_tables", {}).setdefault(index, {})
+        return fused.step(
+            self.kernel.rule, [params[i] for i in kept], [grads[i] for i in kept], *moments,
+            steps=[batch.steps[i] for i in kept] if self.counts else (), tables=tables,
             block_size=batch.group["block_size"] if batch.quantized else 128,
-            grad_factor=factor, found_inf=found_inf,
         )  # fmt: skip
 
     @torch._disable_dynamo
@@ -359,31 +427,31 @@ class BaseOptimizer(torch.optim.Optimizer):
             ValueError: It is another optimizer's state, or one of parameters of other shapes;
                 nothing has been changed then.
         """
+        name = type(self).__name__
         if not (isinstance(state_dict, dict) and {"state", "param_groups"} <= state_dict.keys()):
             keys = f" of {', '.join(map(str, state_dict))}" if isinstance(state_dict, dict) else ""
             raise ValueError(
-                f"{type(self).__name__} loads what state_dict() returned, a dictionary of state "
-                f"and param_groups, not a {type(state_dict).__name__}{keys}"
+                f"{name} loads what state_dict() returned, a dictionary of state and param_groups, "
+                f"not a {type(state_dict).__name__}{keys}"
             )
+        own = self.rules.keys() - BaseOptimizer.rules.keys()
         loaded: dict[Any, dict[str, Any]] = {}
 
         # torch would cast codes and scales to the parameter's dtype. So it loads the groups alone,
         # and the state, as the hooks before left it, is put beside them for the hooks after.
         def take(_: Any, given: dict[str, Any]) -> dict[str, Any]:
-            own = self.rules.keys() - BaseOptimizer.rules.keys()
-            groups = []
-            for present, saved in zip(self.param_groups, given["param_groups"], strict=False):
+            groups, rest = list(given["param_groups"]), dict(given["state"])
+            for i, (present, saved) in enumerate(zip(self.param_groups, groups, strict=False)):
                 if own and own.isdisjoint(saved):
                     raise ValueError(
                         f"the loaded state is another optimizer's: a group has {', '.join(saved)}; "
-                        f"{type(self).__name__} has {', '.join(sorted(own))}"
+                        f"{name} has {', '.join(sorted(own))}"
                     )
-                kept = {name: value for name, value in present.items() if name != "params"}
-                groups.append({**kept, **saved, "implementation": present["implementation"]})
+                groups[i] = {**present, **saved, "implementation": present["implementation"]}
                 for p, key in zip(present["params"], saved["params"], strict=False):
-                    if given["state"].get(key):
-                        loaded[p] = self._fitted(p, groups[-1], given["state"][key])
-            return {"state": {}, "param_groups": groups + given["param_groups"][len(groups) :]}
+                    if state := rest.pop(key, None):
+                        loaded[p] = self._fitted(p, groups[i], state)
+            return {"state": rest, "param_groups": groups}
 
         def put(_: Any) -> None:
             self.state.update(loaded)
@@ -430,14 +498,13 @@ def _one_number(factor: Any) -> Tensor | None:
     """Return ``grad_factor`` as a tensor; ValueError if it is no real number."""
     if factor is None:
         return None
+    what = repr(factor)
     if isinstance(factor, Tensor):
         if factor.numel() == 1 and factor.is_floating_point():
             return whole(factor)
         what = f"a {factor.dtype} tensor of shape {tuple(factor.shape)}"
     elif isinstance(factor, int | float) and not isinstance(factor, bool):
         return torch.full((), factor, dtype=torch.float32, device="cpu")
-    else:
-        what = repr(factor)
     raise ValueError(f"grad_factor must be one real number or a tensor of one, not {what}")
 
 
@@ -446,7 +513,7 @@ def _on(device: torch.device, number: Any) -> Any:
 
 
 def _bundles(params: list[Tensor], limit: int) -> Iterator[list[int]]:
-    """Yield the indices of all tensors, in bundles of about ``limit`` elements, at least one."""
+    """Yield the indices of all tensors, in bundles of ``limit`` elements at most or of one."""
     bundle: list[int] = []
     room = limit
     for i, p in enumerate(params):

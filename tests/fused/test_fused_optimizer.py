@@ -6,6 +6,7 @@ states that pass between implementations; no parameter-sized memory, no recompil
 
 import copy
 import math
+import weakref
 
 import pytest
 import torch
@@ -141,6 +142,120 @@ def test_addresses_that_move(device, case):
             optimizer.step()
     assert_same_state(*optimizers)
     close(*optimizers)
+
+
+def replace_state(optimizer):
+    """Another tensor under the same name, as offloading to the host and back leaves it."""
+    state = optimizer.state[params(optimizer)[0]]
+    for name in state:
+        state[name] = state[name].clone()
+
+
+def replace_state_data(optimizer):
+    for value in optimizer.state[params(optimizer)[0]].values():
+        value.data = value.data.clone()
+
+
+def forget_state(optimizer):
+    del optimizer.state[params(optimizer)[1]]
+
+
+def replace_data(optimizer):
+    params(optimizer)[0].data = params(optimizer)[0].data.clone()
+
+
+def turn_data(optimizer):
+    """The same memory, read in another order."""
+    p = params(optimizer)[1]
+    p.data = p.data.t()
+
+
+def turn_gradient(optimizer):
+    p = params(optimizer)[1]
+    p.grad.set_(p.grad.t())
+
+
+def add_group(optimizer):
+    extra = torch.nn.Parameter(torch.ones(3, device=params(optimizer)[0].device))
+    extra.grad = torch.ones_like(extra)
+    optimizer.add_param_group({"params": [extra], "lr": 0.1})
+
+
+def swap_parameters(optimizer):
+    ps = optimizer.param_groups[0]["params"]
+    ps.reverse()
+
+
+def swap_groups(optimizer):
+    optimizer.param_groups.reverse()
+
+
+def change_rates(optimizer):
+    optimizer.param_groups[0].update(lr=0.5, weight_decay=0.3)
+
+
+@few_cases
+@pytest.mark.parametrize(
+    "change",
+    [
+        replace_state, replace_state_data, forget_state, replace_data, turn_data, turn_gradient,
+        add_group, swap_parameters, swap_groups, change_rates,
+    ],
+)  # fmt: skip
+def test_what_a_step_remembers_is_dropped_when_it_changes(device, case, change):
+    """Guards a kernel that goes on with the tensors of the step before, in the same memory."""
+    name, hyper = CASES[case]
+    tensors = random_tensors(device, [(129,), (7, 30), (16, 16)])
+    optimizers = []
+    for implementation in ("reference", "fused"):
+        ps = [torch.nn.Parameter(t.clone()) for t in tensors]
+        groups = [{"params": [ps[0], ps[2]]}, {"params": [ps[1]], "lr": 0.01}]
+        optimizers.append(create(name, groups, implementation=implementation, **hyper))
+    ordered = (
+        [params(optimizers[0])[i] for i in (0, 2, 1)],
+        [params(optimizers[1])[i] for i in (0, 2, 1)],
+    )
+    for seed in range(4):
+        grads = random_grads(tensors, seed)
+        for optimizer, ps in zip(optimizers, ordered, strict=True):
+            for p, g in zip(ps, grads, strict=True):
+                if p.grad is None or p.grad.shape != p.shape:
+                    p.grad = torch.empty_like(p)
+                p.grad.copy_(g)  # where it was: nothing else may have told
+            if seed == 2:
+                change(optimizer)
+            optimizer.step()
+    for p, q in zip(*ordered, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+        for key, value in optimizers[0].state[p].items():
+            other = optimizers[1].state[q][key]
+            assert (value.float() - other.float()).abs().max() <= (1 if "codes" in key else 1e-5)
+
+
+def test_blocks_of_another_size_than_the_states_are_refused(device):
+    """The kernel would write scales beyond the end of those that there are."""
+    p = torch.nn.Parameter(torch.ones(300, device=device))
+    optimizer = create("powerstep_int8", [p], implementation="fused")
+    for _ in range(2):
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+    before = p.detach().clone()
+    optimizer.param_groups[0]["block_size"] = 32
+    with pytest.raises(ValueError, match="momentum_scales, that is not for a parameter of 300"):
+        optimizer.step()
+    assert torch.equal(p, before)
+
+
+def test_a_remembered_step_holds_no_gradient(device):
+    """Or ``zero_grad`` would free nothing."""
+    p = torch.nn.Parameter(torch.ones(300, device=device))
+    optimizer = create("powerstep_int8", [p], implementation="fused")
+    for _ in range(2):
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+    gradient = weakref.ref(p.grad)
+    optimizer.zero_grad()
+    assert gradient() is None
 
 
 @few_cases

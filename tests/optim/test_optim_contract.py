@@ -71,9 +71,7 @@ def test_a_resized_parameter_is_refused_before_anything_changes(name, implementa
     bad.grad = None
     bad.data = torch.ones(size)
     for _ in range(2):  # a refusal is no acceptance
-        with pytest.raises(
-            ValueError, match=r"a state of 12 elements for a parameter that now has"
-        ):
+        with pytest.raises(ValueError, match=r"a state of 12 elements .* not for a parameter of"):
             take_steps(optimizer, [good, bad], steps=1)
     assert torch.equal(good, before)
     del optimizer.state[bad]

@@ -39,6 +39,11 @@ def available(
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
+def capturing(device: torch.device) -> bool:
+    """Say whether a CUDA graph is being captured, which keeps the addresses it sees."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 class Kernel(NamedTuple):
     """How an optimizer uses the kernel: a rule of it, and its coefficients of hyperparameters."""
 
@@ -61,8 +66,8 @@ class Moment:
     code: str = "none"
 
 
-def fused_step(*args: Any, **kwargs: Any) -> None:
-    """Take a fused step: ``launch.step``, whose module needs Triton."""
+def step(*args: Any, **kwargs: Any) -> Any:
+    """Prepare a fused step: ``launch.Step``, whose module needs Triton."""
     from powerstep_repro.optim.fused import launch
 
-    launch.step(*args, **kwargs)
+    return launch.Step(*args, **kwargs)

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from operator import is_
+from typing import Any
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
-from powerstep_repro.optim.fused import Moment
+from powerstep_repro.optim.fused import Moment, capturing
 from powerstep_repro.optim.fused.kernel import step_kernel
 from powerstep_repro.optim.fused.tables import Table
 from powerstep_repro.optim.quantize import dynamic_map
@@ -54,120 +56,136 @@ TUNING = {
 }
 
 
-# Tables of past launches: they go with their optimizer.
-_TABLES: WeakKeyDictionary[torch.optim.Optimizer, dict[tuple, Table]] = WeakKeyDictionary()
-
-
-@torch._disable_dynamo  # addresses mean nothing to a tracer
-def step(
-    owner: torch.optim.Optimizer,
-    rule: str,
-    params: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    m: Moment,
-    v: Moment | None = None,
-    *,
-    lr: float | Tensor,
-    weight_decay: float,
-    coefficients: tuple[float, float],
-    eps: float = 0.0,
-    steps: Sequence[Tensor] = (),
-    block_size: int = 128,
-    grad_factor: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> None:
-    """Step all tensors in place: one launch for those of one dtype.
+class Step:
+    """A fused step of certain tensors: what it takes does not change as long as they stay in place.
 
     Args:
-        owner: The optimizer; its tables are kept from step to step.
         rule: "powerstep" or "pbsgdm", with coefficients (γ, β); "adams" or "adamw", with (β1, β2).
         params: Parameters on one device, of float32, bfloat16 or float16, any shape and strides.
         grads: Their gradients.
         m: First moment.
         v: Second moment, for "adamw"; its codes are unsigned.
-        lr: Learning rate: a number, or a tensor on the device, which is not read here.
-        weight_decay: Decoupled weight decay.
-        coefficients: See ``rule``.
-        eps: Added to the root of the second moment.
         steps: For "adamw": the number of this step, one fp32 scalar tensor each.
         block_size: Elements that share a scale.
-        grad_factor: One fp32 number on the device; gradients are multiplied by it as they are read.
-        found_inf: One fp32 number on the device; if it is not 0 there, nothing is changed.
+        tables: Tables of earlier steps of the same group, which gets the ones made here. They must
+            live as long as a CUDA graph that was captured over them.
     """
-    # The kernel walks memory in the elements' logical order; what is strided goes through a copy.
-    ps = [p if p.is_contiguous() else p.contiguous() for p in params]
-    gs = [g if g.is_contiguous() else g.contiguous() for g in grads]
-    if isinstance(lr, Tensor):
-        decay, lr = (1 - lr * weight_decay).float(), lr.float()
-    else:
-        decay = 1 - lr * weight_decay
-    numbers = {"lr": lr, "decay": decay, "factor": grad_factor, "found": found_inf}
-    a, b = coefficients
-    numbers |= {"a": a, "b": b, "c": 1 - a, "d": 1 - b, "eps": eps}
-    numbers |= {"log_a": _log(a), "log_b": _log(b)}
-    tuning = TUNING["adamw" if rule == "adamw" else m.code]
-    device = ps[0].device
-    constants = {
-        "RULE": rule,
-        "CODE_M": m.code,
-        "CODE_V": v.code if v else "none",
-        "TYPE_M": TYPES[m.values[0].dtype],
-        "TYPE_V": TYPES[v.values[0].dtype] if v else tl.float32,
-        "POWER": _power_kind(b) if rule in ("powerstep", "pbsgdm") else "identity",
-        "LR_TENSOR": isinstance(lr, Tensor),
-        "FACTOR": grad_factor is not None,
-        "FOUND_INF": found_inf is not None,
-        "BLOCK": tuning.block,
-        "ROW": block_size,
-        "EVICT": tuning.evict,
-        "FAST": tuning.fast if b <= 0.5 else 0,
-        "TAIL": TAIL,
-        "num_warps": tuning.warps,
-        "enable_fp_fusion": False,
-    }
-    # Rows of the pointer table, in the kernel's order.
-    second = (v.values, v.scales) if v else ((), ())
-    parts = (ps, gs, m.values, m.scales, *second, steps)
 
-    for chosen in _by_dtype(ps, gs):
-        rows = parts if chosen is None else [[r[i] for i in chosen] if r else r for r in parts]
-        table, pointers = _table(owner, rows, tuning.block, device)
-        with torch.cuda.device_of(ps[0]):
-            step_kernel[(table.programs,)](
-                table.chunks, table.numels, pointers, len(rows[0]),
-                table_m=dynamic_map(True, device) if m.code == "dynamic" else None,
-                table_v=dynamic_map(False, device) if v and v.code == "dynamic" else None,
-                TYPE_P=TYPES[rows[0][0].dtype], TYPE_G=TYPES[rows[1][0].dtype],
-                VECTOR=4 if table.aligned else 1,
-                **numbers, **constants,
-            )  # fmt: skip
-    for p, stepped in zip(params, ps, strict=True):
-        if stepped is not p:
+    def __init__(
+        self,
+        rule: str,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        m: Moment,
+        v: Moment | None = None,
+        *,
+        steps: Sequence[Tensor] = (),
+        block_size: int = 128,
+        tables: dict[tuple, Table],
+    ):
+        self.device = params[0].device
+        # The kernel walks memory in the elements' logical order; what is strided goes through a
+        # copy, and then this step is good for once.
+        ps = [p if p.is_contiguous() else p.contiguous() for p in params]
+        gs = [g if g.is_contiguous() else g.contiguous() for g in grads]
+        self._copied = [(p, q) for p, q in zip(params, ps, strict=True) if q is not p]
+        in_place = all(map(is_, params, ps)) and all(map(is_, grads, gs))
+        self.lasts = in_place and not capturing(self.device)  # a graph's addresses are its own
+        self._held = None if in_place else gs
+        self._rule, self._tuning = rule, TUNING["adamw" if rule == "adamw" else m.code]
+        self._fixed = {
+            "RULE": rule,
+            "CODE_M": m.code,
+            "CODE_V": v.code if v else "none",
+            "TYPE_M": TYPES[m.values[0].dtype],
+            "TYPE_V": TYPES[v.values[0].dtype] if v else tl.float32,
+            "BLOCK": self._tuning.block,
+            "ROW": block_size,
+            "EVICT": self._tuning.evict,
+            "TAIL": TAIL,
+            "num_warps": self._tuning.warps,
+            "enable_fp_fusion": False,
+            "table_m": dynamic_map(True, self.device) if m.code == "dynamic" else None,
+            "table_v": dynamic_map(False, self.device) if v and v.code == "dynamic" else None,
+        }
+        # Rows of the pointer table, in the kernel's order.
+        second = (v.values, v.scales) if v else ((), ())
+        parts = (ps, gs, m.values, m.scales, *second, steps)
+        kinds: dict[tuple[torch.dtype, torch.dtype], list[int]] = {}
+        for i, (p, g) in enumerate(zip(ps, gs, strict=True)):
+            kinds.setdefault((p.dtype, g.dtype), []).append(i)
+        self._launches: list[tuple[Table, tuple, dict[str, Any]]] = []
+        for (p_type, g_type), chosen in kinds.items():
+            numels = tuple(ps[i].numel() for i in chosen)
+            key = (rule, m.code, p_type, g_type, self._tuning.block, self.device, numels)
+            if key not in tables:
+                tables[key] = Table(numels, len(parts), self._tuning.block, self.device)
+            table, missing = tables[key], [0] * len(chosen)
+            pointers = table.pointers(
+                [[part[i].data_ptr() for i in chosen] if part else missing for part in parts]
+            )
+            types = {"TYPE_P": TYPES[p_type], "TYPE_G": TYPES[g_type]}
+            types["VECTOR"] = 4 if table.aligned else 1
+            self._launches.append(
+                (table, (table.chunks, table.numels, pointers, len(chosen)), types)
+            )
+        self._settings: tuple = ()
+        self._constants: dict[str, Any] = {}
+
+    def take(
+        self,
+        *,
+        lr: float | Tensor,
+        weight_decay: float,
+        coefficients: tuple[float, float],
+        eps: float = 0.0,
+        grad_factor: Tensor | None = None,
+        found_inf: Tensor | None = None,
+    ) -> None:
+        """Step all tensors in place: one launch for those of one dtype.
+
+        Args:
+            lr: Learning rate: a number, or a tensor on the device, which is not read here.
+            weight_decay: Decoupled weight decay.
+            coefficients: See ``rule``.
+            eps: Added to the root of the second moment.
+            grad_factor: One fp32 number on the device; gradients are multiplied by it as they are
+                read.
+            found_inf: One fp32 number on the device; if it is not 0 there, nothing is changed.
+        """
+        a, b = coefficients
+        tensor_lr = isinstance(lr, Tensor)
+        settings = (a, b, eps, tensor_lr, grad_factor is None, found_inf is None)
+        if settings != self._settings:
+            self._settings = settings
+            self._constants = {
+                "a": a, "b": b, "c": 1 - a, "d": 1 - b, "eps": eps,
+                "log_a": _log(a), "log_b": _log(b),
+                "POWER": _power_kind(b) if self._rule in ("powerstep", "pbsgdm") else "identity",
+                "LR_TENSOR": tensor_lr,
+                "FACTOR": grad_factor is not None,
+                "FOUND_INF": found_inf is not None,
+                "FAST": self._tuning.fast if b <= 0.5 else 0,
+                **self._fixed,
+            }  # fmt: skip
+        decay = 1 - lr * weight_decay
+        if tensor_lr:
+            decay, lr = decay.float(), lr.float()
+        with _current(self.device):
+            for table, where, types in self._launches:
+                step_kernel[(table.programs,)](
+                    *where, lr=lr, decay=decay, factor=grad_factor, found=found_inf,
+                    **types, **self._constants,
+                )  # fmt: skip
+        for p, stepped in self._copied:
             p.copy_(stepped)
 
 
-def _table(
-    owner: torch.optim.Optimizer, rows: Sequence[Sequence[Tensor]], block: int, device: torch.device
-) -> tuple[Table, Tensor]:
-    tables = _TABLES.setdefault(owner, {})
-    numels = tuple(p.numel() for p in rows[0])
-    key = (block, device, numels)
-    if key not in tables:
-        tables[key] = Table(numels, len(rows), block, device)
-    missing = [0] * len(numels)
-    return tables[key], tables[key].pointers(
-        [[t.data_ptr() for t in row] if row else missing for row in rows]
-    )
-
-
-def _by_dtype(ps: Sequence[Tensor], gs: Sequence[Tensor]) -> list[list[int] | None]:
-    """Return the indices of tensors by dtype of parameter and gradient; None for all."""
-    if len({p.dtype for p in ps}) == 1 == len({g.dtype for g in gs}):
-        return [None]
-    kinds: dict[tuple[torch.dtype, torch.dtype], list[int]] = {}
-    for i, (p, g) in enumerate(zip(ps, gs, strict=True)):
-        kinds.setdefault((p.dtype, g.dtype), []).append(i)
-    return list(kinds.values())
+def _current(device: torch.device) -> AbstractContextManager:
+    """Make a GPU the current one, if it is not."""
+    if device.type != "cuda" or torch.cuda.current_device() == device.index:
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 def _power_kind(beta: float) -> str:

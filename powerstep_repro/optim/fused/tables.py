@@ -6,6 +6,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from powerstep_repro.optim.fused import capturing
+
 # Pinned buffers set aside for CUDA-graph captures, in which none can be allocated.
 SPARES = 2
 
@@ -29,16 +31,16 @@ class Table:
     """
 
     def __init__(self, numels: Sequence[int], parts: int, block: int, device: torch.device):
-        if _capturing(device):
+        if capturing(device):
             raise RuntimeError(
                 "a fused step over new tensors cannot be captured in a CUDA graph; "
                 "take one step outside of the graph first"
             )
-        sizes = torch.tensor(numels, dtype=torch.int64)
+        sizes = torch.tensor(numels, dtype=torch.int64, device="cpu")
         counts = (sizes + (block - 1)) // block
-        tensor = torch.repeat_interleave(torch.arange(len(numels)), counts)
+        tensor = torch.repeat_interleave(torch.arange(len(numels), device="cpu"), counts)
         first = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-        chunk = torch.arange(len(tensor)) - first
+        chunk = torch.arange(len(tensor), device="cpu") - first
         self.programs = len(tensor)
         self.chunks = torch.stack([tensor, chunk], dim=1).to(device, torch.int32)
         self.numels = sizes.to(device)
@@ -53,24 +55,24 @@ class Table:
     def pointers(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Return the (parts, tensors) int64 table of these addresses, on the device."""
         addresses = list(chain.from_iterable(rows))
-        capturing = _capturing(self.device)
-        if addresses == self._addresses and not capturing:
+        captured = capturing(self.device)
+        if addresses == self._addresses and not captured:
             return self._pointers
         union = 0
         for address in addresses:
             union |= address
         self.aligned = union % 16 == 0
-        if capturing:
+        if captured:
             if not self._spares:
                 raise RuntimeError(
                     f"more than {SPARES} CUDA graphs captured without a step between them"
                 )
             pinned, pointers = self._spares.pop()
-            pinned.copy_(torch.tensor(addresses, dtype=torch.int64).view(self._shape))
+            pinned.copy_(torch.tensor(addresses, dtype=torch.int64, device="cpu").view(self._shape))
             pointers.copy_(pinned, non_blocking=True)
             self._captured.append((pinned, pointers))  # read and written by every replay
             return pointers
-        host = torch.tensor(addresses, dtype=torch.int64).view(self._shape)
+        host = torch.tensor(addresses, dtype=torch.int64, device="cpu").view(self._shape)
         if self.device.type == "cuda":
             # A buffer of its own for each copy: torch recycles it once the copy is done.
             host = host.pin_memory()
@@ -81,9 +83,5 @@ class Table:
         return self._pointers
 
     def _spare(self) -> tuple[Tensor, Tensor]:
-        pinned = torch.empty(self._shape, dtype=torch.int64, pin_memory=True)
+        pinned = torch.empty(self._shape, dtype=torch.int64, device="cpu", pin_memory=True)
         return pinned, torch.empty(self._shape, dtype=torch.int64, device=self.device)
-
-
-def _capturing(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
