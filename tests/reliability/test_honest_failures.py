@@ -295,6 +295,28 @@ def test_a_log_that_lacks_rows_is_refused_and_what_the_sentence_says_goes_on(
     assert_goes_on_to(harness, whole)
 
 
+def folder_deleted_after_step(step: int, pipe) -> None:
+    """Somebody tidies up; the next checkpoint makes the folder again."""
+    from powerstep_repro.runs.record import Recorder
+
+    log = Recorder.log
+
+    def log_and_delete(self, row):
+        log(self, row)
+        if row["step"] == step:
+            shutil.rmtree(self.run_dir)
+
+    Recorder.log = log_and_delete
+
+
+def test_a_run_whose_folder_is_deleted_under_it_fails(harness, whole):
+    assert harness(*RUN, "eval_interval=100", accident=partial(folder_deleted_after_step, 5)) == 1
+    assert "metrics.jsonl was removed or replaced while the run wrote to it" in the_error(harness)
+    assert not (harness.run() / "summary.json").exists()
+    shutil.rmtree(harness.run())
+    assert_goes_on_to(harness, whole)
+
+
 def test_looking_on_changes_no_bit(harness, whole):
     """Neither evaluation, log and checkpoints at other intervals nor W&B move a weight."""
     often = ("eval_interval=1", "eval_windows=2", "log_interval=7", "checkpoint_interval=1")
