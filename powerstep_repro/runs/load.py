@@ -99,8 +99,9 @@ def load(root: str | Path) -> Loaded:
     """Find all runs under a folder.
 
     Live, killed and ended runs are all read. A directory is left out, and named in a warning, if
-    its config or summary is damaged, if it has ended and its log's last row is not what the summary
-    tells, or if another directory holds the same run: nobody can say which of the two counts.
+    its config, summary or log is damaged, if it has ended and its log's last row is not what the
+    summary tells, or if another directory holds the same run: nobody can say which of the two
+    counts.
 
     Args:
         root: ``<results_dir>/<profile>/runs`` or anything above it; a missing folder holds no
@@ -188,12 +189,12 @@ def _checked_summary(path: Path) -> dict[str, Any]:
     summary = read_summary(path)
     if not summary:
         raise ValueError(f"{SUMMARY} is missing or damaged")
+    log = read_log(path, ["step", "val_loss"])
     if summary["status"] not in ENDED:
         return summary
-    log = read_log(path, ["step", "val_loss"])
     last, told = (log["step"].iloc[-1] if len(log) else 0), summary.get("steps") or 0
     # A run that diverged logs the step that it could not take.
-    if last not in (told, summary.get("diverged_at")):
+    if not last or last not in (told, summary.get("diverged_at")):
         raise ValueError(f"its log ends at step {last:,}, its summary tells of {told:,}")
     if summary["status"] == "finished":
         final, logged = summary.get("final_val_loss"), log["val_loss"].iloc[-1]

@@ -111,7 +111,7 @@ def shorten(run):
 def garbage(run):
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join([*lines[:2], '{"st\n', *lines[2:]]))
-    (run / "metrics.parquet").unlink()
+    (run / "metrics.parquet").unlink(missing_ok=True)
 
 
 DAMAGES = {
@@ -149,6 +149,14 @@ def test_an_ended_run_that_fails_the_check_is_named_and_left_out(record, tmp_pat
     assert sentence == loaded.problems[0]
     assert sentence.startswith(f"{run_path(tmp_path, bad)} is left out: ")
     assert reason in sentence
+
+
+def test_garbage_in_a_live_log_is_named_too(record, tmp_path):
+    name = record(status="interrupted")
+    garbage(run_path(tmp_path, name))
+    loaded = load(tmp_path)
+    assert loaded.runs.empty
+    assert "has a line that is no row" in loaded.problems[0]
 
 
 def test_a_run_is_who_its_config_says(record, tmp_path):
