@@ -37,7 +37,8 @@ def parquet(tmp_path_factory, documents):
     for number, part in enumerate((documents[:third], documents[third:])):
         table = pa.table({"text": part, "other": list(range(len(part)))})
         pq.write_table(table, folder / f"train-{number:05d}.parquet", row_group_size=16)
-    pq.write_table(pa.table({"text": ["kept out", "too"]}), folder / "validation-0.parquet")
+    held_out = pa.table({"text": ["kept out", "too"], "other": [0, 1]})
+    pq.write_table(held_out, folder / "validation-0.parquet")
     return folder
 
 
@@ -268,6 +269,38 @@ def test_a_new_data_set_is_one_file_of_five_lines(offline, tmp_path):
     assert prepared.returncode == 0, prepared.stderr
     assert "mine: " in prepared.stdout
     assert run("-c", find).returncode == 0
+
+
+@pytest.mark.parametrize("streaming", ["false", "true"])
+@pytest.mark.parametrize("given", ["folder", "files"])
+def test_odd_paths_are_read_and_told_as_they_stand(command, tmp_path, given, streaming):
+    odd = tmp_path / "a=b ~#([1],é)"
+    write_jsonl(odd / "corpus" / "a.jsonl", ["held out", "text"])
+    where = [f"id={odd / 'corpus'}"]
+    if given == "files":
+        where = ["id=json", f"data_files={odd / 'corpus' / 'a.jsonl'}"]
+    options = [*where, "tokenizer=byte", "val_documents=1", f"streaming={streaming}"]
+    config = compose(
+        ["data=openwebtext", *(f"data.{each}" for each in options), f"data_dir={odd / 'data'}"]
+    )
+    with pytest.raises(UserError, match="is not prepared") as refused:
+        resolve(config["data"], config["data_dir"])
+    told = shlex.split(str(refused.value).partition("with: ")[2])
+    code, said = command(*told[3:])
+    assert code == 0, (code, said)
+    assert resolve(config["data"], odd / "data").train.tolist() == encode(["text"])
+    assert os.listdir(tmp_path) == [odd.name]
+
+
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+def test_odd_paths_of_text_and_tokens(command, tmp_path, kind):
+    odd = tmp_path / "a=b ~#([1],é)"
+    odd.mkdir()
+    for name in ("train.bin", "val.bin"):
+        (odd / name).write_text("some text\n" * 20)
+    code, said = command(kind, f"path={odd}", f"data_dir={odd / 'data'}")
+    assert code == 0, (code, said)
+    assert os.listdir(tmp_path) == [odd.name]
 
 
 @pytest.mark.parametrize(
