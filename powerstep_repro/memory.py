@@ -12,7 +12,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich.table import Table
+
 from powerstep_repro.config import choices, suggestion
+from powerstep_repro.console import table_console
 from powerstep_repro.errors import CommandParser, UserError, exit_on_user_error
 from powerstep_repro.evidence.memory import PAPER_DEVICES, explanation, rows
 from powerstep_repro.paper import TABLES, model_label, optimizer_label
@@ -38,29 +41,20 @@ _COLUMNS = {
 }
 
 
-def as_text(table: Sequence[dict[str, Any]]) -> str:
-    """Lay rows out in aligned columns, numbers to the right; None becomes a dash."""
-    labels = {"model": model_label, "optimizer": str}
-    keys = [key for key in table[0] if key in _COLUMNS]
-
-    def cell(key: str, content: Any) -> str:
-        if content is None:
-            return "-"
-        return _COLUMNS[key][1].format(labels.get(key, lambda same: same)(content))
-
-    lines = [[_COLUMNS[key][0] for key in keys]]
-    for row in table:
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows in aligned columns, numbers to the right; None becomes a dash."""
+    keys = [key for key in rows[0] if key in _COLUMNS]
+    table = Table(box=None, pad_edge=False, header_style="")
+    for key in keys:
+        left = key in ("model", "optimizer")
+        table.add_column(_COLUMNS[key][0], justify="left" if left else "right")
+    for row in rows:
         named = ", ".join(filter(None, [optimizer_label(row["optimizer"]), row["groups"]]))
-        lines.append([cell(key, {**row, "optimizer": named}[key]) for key in keys])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = [key in labels for key in keys]
-    return "\n".join(
-        "  ".join(
-            text.ljust(width) if is_left else text.rjust(width)
-            for text, width, is_left in zip(line, widths, left, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+        shown = row | {"model": model_label(row["model"]), "optimizer": named}
+        table.add_row(
+            *("-" if shown[key] is None else _COLUMNS[key][1].format(shown[key]) for key in keys)
+        )
+    table_console().print(table)
 
 
 def _names(given: str | None, default: Iterable[str], group: str) -> list[str]:
@@ -135,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         writer.writeheader()
         writer.writerows(table)
     else:
-        print(as_text(table))
+        show(table)
         if arguments.measure:
             print(f"\nOne step of each model's shape at profile {arguments.profile}.")
         else:

@@ -146,12 +146,12 @@ def small(evidence: Evidence) -> Figure:
 def hyper(evidence: Evidence) -> Figure:
     """Figure 3: PowerStep over β and over γ, on GPT-2 Medium (at h100, if need be, on Small)."""
     panels = []
-    for panel, symbol in zip(FIGURES["hyper"].panels, "βγ", strict=True):
-        source = evidence.shown(panel.key)
+    for (key, title), symbol in zip(FIGURES["hyper"].panels.items(), "βγ", strict=True):
+        source = evidence.shown(key)
         model = source.cells[0].model
         note = MODELS[model] + ("" if model == "gpt2_medium" else "\nin the paper: Medium")
-        lines = by_value(source.cells, f"optimizer.{panel.key}", symbol)
-        panels.append(Panel(panel.title, lines, source.command(), f"{note}\n"))
+        lines = by_value(source.cells, f"optimizer.{key}", symbol)
+        panels.append(Panel(title, lines, source.command(), f"{note}\n"))
     return loss_figure("hyper", evidence, panels)
 
 
@@ -176,11 +176,11 @@ def large(evidence: Evidence) -> Figure:
 def lr(evidence: Evidence) -> Figure:
     """Figure 6: six learning rates, AdamW and PowerStep."""
     source, panels = evidence.source("lr"), []
-    for panel in FIGURES["lr"].panels:
-        cells = [cell for cell in source.cells if cell.optimizer == panel.key]
+    for name, title in FIGURES["lr"].panels.items():
+        cells = [cell for cell in source.cells if cell.optimizer == name]
         note = f"{MODELS[cells[0].model]} · " if cells else ""
-        command = source.command(f"optimizer={panel.key}")
-        panels.append(Panel(panel.title, by_value(cells, "lr", "lr", rate_label), command, note))
+        command = source.command(f"optimizer={name}")
+        panels.append(Panel(title, by_value(cells, "lr", "lr", rate_label), command, note))
     return loss_figure("lr", evidence, panels)
 
 

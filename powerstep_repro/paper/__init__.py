@@ -8,7 +8,7 @@ figures, ``assumed`` what the LaTeX source leaves open and we had to choose.
 from powerstep_repro.paper.assumed import ASSUMED, Assumption
 from powerstep_repro.paper.claims import CLAIMS, INTERVAL, MARGIN, Claim
 from powerstep_repro.paper.departures import DEPARTURES, RELEASED_AT, Departure
-from powerstep_repro.paper.layout import FIGURES, Panel, PaperFigure
+from powerstep_repro.paper.layout import FIGURES, PaperFigure
 from powerstep_repro.paper.names import MODELS, OPTIMIZERS, model_label, optimizer_label
 from powerstep_repro.paper.numbers import NUMBERS, TABLES, Number, PaperTable, table, value
 
@@ -28,7 +28,6 @@ __all__ = [
     "Claim",
     "Departure",
     "Number",
-    "Panel",
     "PaperFigure",
     "PaperTable",
     "model_label",

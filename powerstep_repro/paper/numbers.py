@@ -1,4 +1,4 @@
-"""Every number of the paper's six tables, each with its table's LaTeX label and its cell.
+"""Every number of the paper's six tables, by its cell.
 
 A cell is named by the model of its row and by a column key: an optimizer for losses and memory,
 a setting (``batch``, ``context``, ``lr``, ``min_lr``, ``npus``, ``dp``, ``tp``, ``pp``, ``ep``)
@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table: our name, the paper's number and LaTeX label, and its column keys in order."""
+    """One table: the paper's number and title, and its column keys in order."""
 
-    name: str
     number: int
-    label: str
     title: str
     columns: tuple[str, ...]
 
@@ -25,7 +23,6 @@ class Number:
     """One cell. ``printed`` is the paper's text, ``value`` its meaning; ``bold`` as printed."""
 
     table: str
-    label: str
     model: str
     column: str
     printed: str
@@ -33,52 +30,32 @@ class Number:
     bold: bool = False
 
 
+#: By our name for the table.
 TABLES = {
-    t.name: t
-    for t in (
-        PaperTable(
-            "memory",
-            1,
-            "tab:memory",
-            "Average optimizer-state memory per device (MB) on 256 devices",
-            ("adamw", "powerstep_int8"),
-        ),
-        PaperTable(
-            "hyperparameters",
-            2,
-            "tab:lr",
-            "Training hyperparameters",
-            ("batch", "context", "lr", "min_lr"),
-        ),
-        PaperTable(
-            "parallelism",
-            3,
-            "tab:para",
-            "Parallelism across models",
-            ("npus", "dp", "tp", "pp", "ep"),
-        ),
-        PaperTable(
-            "valid_small",
-            4,
-            "tab:valid_loss_small",
-            "Validation loss on small dense models, optimizer state in fp32",
-            ("adamw", "adams", "signsgd", "pbsgdm", "powerstep"),
-        ),
-        PaperTable(
-            "quant_valid",
-            5,
-            "tab:quant_valid",
-            "Validation loss under quantization of the optimizer state",
-            ("adamw", "powerstep", "powerstep_int8"),
-        ),
-        PaperTable(
-            "valid_large",
-            6,
-            "tab:valid_loss_large",
-            "Validation loss on large dense and mixture-of-experts models",
-            ("adamw", "powerstep_int8"),
-        ),
-    )
+    "memory": PaperTable(
+        1,
+        "Average optimizer-state memory per device (MB) on 256 devices",
+        ("adamw", "powerstep_int8"),
+    ),
+    "hyperparameters": PaperTable(
+        2, "Training hyperparameters", ("batch", "context", "lr", "min_lr")
+    ),
+    "parallelism": PaperTable(3, "Parallelism across models", ("npus", "dp", "tp", "pp", "ep")),
+    "valid_small": PaperTable(
+        4,
+        "Validation loss on small dense models, optimizer state in fp32",
+        ("adamw", "adams", "signsgd", "pbsgdm", "powerstep"),
+    ),
+    "quant_valid": PaperTable(
+        5,
+        "Validation loss under quantization of the optimizer state",
+        ("adamw", "powerstep", "powerstep_int8"),
+    ),
+    "valid_large": PaperTable(
+        6,
+        "Validation loss on large dense and mixture-of-experts models",
+        ("adamw", "powerstep_int8"),
+    ),
 }
 
 # One line a row, the paper's own text, ``*`` before a bold cell.
@@ -135,15 +112,13 @@ _ROWS = {
 
 
 def _read(name: str) -> list[Number]:
-    spec, cells = TABLES[name], []
+    cells = []
     for line in _ROWS[name].strip().splitlines():
         model, *texts = (part.strip() for part in line.split("|"))
-        for column, text in zip(spec.columns, texts, strict=True):
+        for column, text in zip(TABLES[name].columns, texts, strict=True):
             printed = text.removeprefix("*")
             number = None if printed == "N/A" else float(printed)
-            cells.append(
-                Number(name, spec.label, model, column, printed, number, text.startswith("*"))
-            )
+            cells.append(Number(name, model, column, printed, number, text.startswith("*")))
     return cells
 
 

@@ -32,14 +32,14 @@ def test_the_catalogue_is_the_papers():
 def test_empty_panels_say_so_with_the_command(world, texts, name):
     figure = draw(name, Evidence(world.results, "h100"))
     said = texts(figure)
-    panels = FIGURES[name].panels
+    panels = FIGURES[name].panels.values()
     assert said.count("not run") == len(panels) == len(figure.axes)
     commands = [" ".join(t.split()) for t in said if "powerstep_repro.sweep" in t]
     assert len(set(commands)) == len(panels)
     sweeps = CATALOGUE[name].sweeps
     assert all(any(f"sweep {s} profile=h100" in c for s in sweeps) for c in commands)
     for panel, ax in zip(panels, figure.axes, strict=True):
-        assert panel.title in ax.get_title("left")
+        assert panel in ax.get_title("left")
 
 
 @pytest.mark.parametrize("name", LOSS_FIGURES)
@@ -238,15 +238,6 @@ def test_drawn_twice_the_files_are_equal(world, name, tmp_path):
         assert first == second
     assert not list(tmp_path.rglob("*.tmp"))
     assert b"CreationDate" not in (tmp_path / "first" / f"{name}.pdf").read_bytes()
-
-
-def test_a_users_matplotlibrc_changes_nothing(world, tmp_path):
-    import matplotlib
-
-    style.save(draw("spt", Evidence(world.results, "h100")), tmp_path / "plain", ["png"])
-    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 9, "axes.grid": False}):
-        style.save(draw("spt", Evidence(world.results, "h100")), tmp_path / "other", ["png"])
-    assert (tmp_path / "plain.png").read_bytes() == (tmp_path / "other.png").read_bytes()
 
 
 def test_spt_draws_the_transform(world):

@@ -2,10 +2,7 @@
 
 import base64
 import json
-import os
 import re
-import shutil
-import subprocess
 
 import pytest
 
@@ -254,54 +251,6 @@ def test_the_page_is_one_file_that_asks_for_nothing(page):
 
 def test_html_in_a_log_stays_text(tmp_path):
     assert "<script>" not in html("# A\n\n<script>alert(1)</script>", tmp_path)
-
-
-def browser():
-    """A headless Chromium, if one is installed."""
-    names = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
-    return next((path for name in names if (path := shutil.which(name))), None)
-
-
-# Measured by the page itself: nothing else can see the layout.
-_PROBE = """<script>
-window.onload = () => {
-  const images = [...document.images];
-  document.title = JSON.stringify({
-    window: window.innerWidth, page: document.documentElement.scrollWidth,
-    pictures: images.filter(i => i.complete && i.naturalWidth > 0).length, all: images.length,
-    requests: performance.getEntriesByType('resource').map(r => r.name)
-      .filter(n => !n.startsWith('data:')),
-  });
-  document.body.innerHTML = '<pre id="probe">' + document.title + '</pre>';
-};
-</script>"""
-
-
-@pytest.mark.skipif(browser() is None, reason="no Chromium is installed")
-def test_the_page_in_a_browser_of_390_pixels(page, tmp_path):
-    """All pictures show, nothing scrolls sideways, no request leaves the page."""
-    probed = tmp_path / "probed.html"
-    # A frame gives the page a width below the smallest window that a browser opens.
-    inner = page.read_text().replace("</body>", f"{_PROBE}</body>")
-    probed.write_text(inner)
-    outer = tmp_path / "frame.html"
-    outer.write_text(
-        f'<body style="margin:0"><iframe src="{probed.name}" '
-        'style="width:390px;height:800px;border:0"></iframe></body>'
-    )
-    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu"]
-    command += ["--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--virtual-time-budget=10000", "--dump-dom", f"file://{outer}"]
-    script = "<script>onload=()=>setTimeout(()=>{document.title=frames[0].document.title},500)"
-    outer.write_text(outer.read_text().replace("</body>", f"{script}</script></body>"))
-    environment = os.environ | {"HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    (title,) = re.findall(r"<title>(.*?)</title>", done.stdout)
-    found = json.loads(title.replace("&quot;", '"'))
-    assert found["window"] == 390
-    assert found["page"] <= 390
-    assert found["pictures"] == found["all"] == 6
-    assert found["requests"] == []
 
 
 def test_a_benchmark_of_a_cpu_is_no_evidence_of_runs_on_gpus(world):

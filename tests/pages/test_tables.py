@@ -115,22 +115,18 @@ def test_not_run_and_diverged_are_said_in_our_column(world):
     assert (other["paper"], other["ours"], other["our_gap"]) == ("4.689", "not run", "n/a")
 
 
-def test_bold_marks_a_best_that_is_no_tie(world):
-    small(world, "adamw", (3.00, 3.10))
-    small(world, "powerstep", (3.20, 3.31))
-    assert bold_of(rows_of("valid_small", world)[0]) == ["AdamW"]
-
-
-def test_a_tie_is_not_bold(world):
-    small(world, "adamw", (3.00, 3.10))
-    small(world, "powerstep", (3.001, 3.099))
-    assert bold_of(rows_of("valid_small", world)[0]) == []
-
-
-def test_one_seed_is_not_bold(world):
-    small(world, "adamw", (3.0,))
-    small(world, "powerstep", (9.0,))
-    assert bold_of(rows_of("valid_small", world)[0]) == []
+@pytest.mark.parametrize(
+    ("adamw", "powerstep", "bold"),
+    [
+        ((3.00, 3.10), (3.20, 3.31), ["AdamW"]),
+        ((3.00, 3.10), (3.001, 3.099), []),  # a tie
+        ((3.0,), (9.0,), []),  # one seed
+    ],
+)
+def test_bold_marks_a_best_that_is_no_tie(world, adamw, powerstep, bold):
+    small(world, "adamw", adamw)
+    small(world, "powerstep", powerstep)
+    assert bold_of(rows_of("valid_small", world)[0]) == bold
 
 
 def test_a_diverged_rival_does_not_win_by_its_best_moment(world):

@@ -29,7 +29,7 @@ def once(*tuples):
 
 
 def test_small_is_five_optimizers_on_the_six_models_of_figure_2():
-    models = [panel.key for panel in FIGURES["small"].panels]
+    models = list(FIGURES["small"].panels)
     optimizers = ("adamw", "adams", "signsgd", "pbsgdm", "powerstep")
     assert runs("small", "model.name", "optimizer.name") == once(
         *((model, optimizer) for model in models for optimizer in optimizers)
@@ -63,7 +63,7 @@ def test_quant_has_both_codes_of_both_optimizers():
 
 
 def test_large_is_adamw_and_powerstep_int8_on_the_four_models_of_figure_5():
-    models = [panel.key for panel in FIGURES["large"].panels]
+    models = list(FIGURES["large"].panels)
     assert runs("large", "model.name", "optimizer.name", overrides=["profile=paper"]) == once(
         *((model, optimizer) for model in models for optimizer in ("adamw", "powerstep_int8"))
     )
