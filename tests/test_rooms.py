@@ -9,7 +9,18 @@ PACKAGE = Path(__file__).resolve().parents[1] / "powerstep_repro"
 
 # From the bottom up; a room may import rooms before it.
 ROOMS = (
-    *("nanogpt", "errors", "console", "paper", "optim", "config", "models", "data", "runs"),
+    *(
+        "nanogpt",
+        "errors",
+        "console",
+        "intervals",
+        "paper",
+        "optim",
+        "config",
+        "models",
+        "data",
+        "runs",
+    ),
     *("progress", "utilisation", "evidence", "pages", "sweep", "pull", "bench"),
 )
 COMMANDS = ("train", "prepare", "plot", "table", "report", "memory")

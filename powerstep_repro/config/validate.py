@@ -5,14 +5,13 @@
 rule's own description. Keys without a rule keep the type that their file in ``conf/`` gives them.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from powerstep_repro.errors import UserError
+from powerstep_repro.intervals import contains
 
-INFINITY = math.inf
 _SINGLE = bool | type(None)
 _SPELLING = {None: "null", True: "true", False: "false"}
 
@@ -39,22 +38,16 @@ class Rule:
 
 def number(interval: str, nullable: bool = False) -> Rule:
     """A real number in an interval written as in mathematics, e.g. ``[0, 1)``."""
-    low, high = (float(end) for end in interval[1:-1].split(","))
 
     def read(value: Any) -> float:
-        if isinstance(value, bool):
-            raise ValueError
-        value = float(value)
-        above = value > low or (value == low and interval[0] == "[")
-        below = value < high or (value == high and interval[-1] == "]")
-        if not (math.isfinite(value) and above and below):
+        if isinstance(value, bool) or not contains(interval, value := float(value)):
             raise ValueError
         return value
 
-    if high == INFINITY:
-        what = f"a number {'of at least' if interval[0] == '[' else 'above'} {low:g}"
-    else:
-        what = f"a number in {interval}"
+    what = f"a number in {interval}"
+    if interval.endswith("inf)"):
+        low = interval[1:].partition(",")[0]
+        what = f"a number {'of at least' if interval[0] == '[' else 'above'} {low}"
     return Rule(what, read, nullable)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from powerstep_repro.intervals import contains
+
 # A rule takes a hyperparameter's name and value.
 Rule = Callable[[str, Any], Any]
 
@@ -31,15 +33,11 @@ class Interval:
 
     def __init__(self, text: str):
         self.text = text
-        low, high = text[1:-1].split(",")
-        self.low, self.high = float(low), float(high)
 
     def __call__(self, name: str, value: Any) -> float:
         """Return ``value`` as a float; ValueError if it lies outside."""
         number = _real(value)
-        above = number >= self.low if self.text[0] == "[" else number > self.low
-        below = number <= self.high if self.text[-1] == "]" else number < self.high
-        if above and below:  # neither holds for NaN
+        if contains(self.text, number):
             return number
         raise ValueError(f"{name} must be a number in {self.text}, not {_shown(value)}")
 

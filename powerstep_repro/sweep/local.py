@@ -255,7 +255,7 @@ class Pool:
             self._overview.ended(entry, time.monotonic() - active.began)
         elif self.outcome.signal:
             self.outcome.left.append(entry)
-            self._overview.say(f"stopped: {entry.label} at step {plan.steps_done(entry)}")
+            self._overview.say(f"stopped: {entry.label} at step {entry.summary.get('steps') or 0}")
         elif state == BUSY:  # another process was faster to take the run's lock
             self.queue.append(entry)
         elif killed and self._kills.get(entry.run_dir, 0) < self._retries:

@@ -1,6 +1,5 @@
 """The plan of a sweep: each of its runs, where it is, and what is there of it."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from powerstep_repro.config import Planned, canonical, matching_view, run_dir, w
 from powerstep_repro.data import resolve
 from powerstep_repro.errors import UserError
 from powerstep_repro.runs import Loaded, is_locked, load, select
-from powerstep_repro.runs.files import ENDED, METRICS, read_summary
+from powerstep_repro.runs.files import ENDED, read_summary
 
 # What a sweep does with a run, by what is found on disk: in the order of work. Cut runs come first
 # (they hold finished work), failed ones late (so that a run which always fails delays nothing),
@@ -171,21 +170,6 @@ def work_order(entries: Sequence[Entry]) -> list[Entry]:
     return sorted(left, key=lambda entry: ORDER.index(entry.state))
 
 
-def steps_done(entry: Entry) -> int:
-    """Return the step that a run has reached: the log's, which is ahead of the summary."""
-    steps = entry.summary.get("steps") or 0
-    if entry.state == DONE:
-        return steps
-    try:
-        with open(entry.run_dir / METRICS, "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 4096))
-            *rows, _ = file.read().split(b"\n")  # a line without its end is still being written
-        return json.loads(rows[-1])["step"]
-    except (OSError, ValueError, LookupError):
-        return steps
-
-
 def table(entries: Sequence[Entry], title: str) -> Table:
     """Return the plan, a row a run."""
     out = Table(title=Text(title), title_justify="left")
@@ -197,7 +181,7 @@ def table(entries: Sequence[Entry], title: str) -> Table:
         label = LABEL[entry.state] if entry.state != DONE else status
         if status == "diverged":
             label = f"diverged at step {entry.summary.get('diverged_at')}"
-        steps = f"{steps_done(entry)}/{entry.config['steps']}"
+        steps = f"{entry.summary.get('steps') or 0}/{entry.config['steps']}"
         row = (entry.run_dir.name, *([entry.varied] if varied else []), label, steps)
         out.add_row(*map(Text, row))  # no markup: a path may hold [brackets]
     return out

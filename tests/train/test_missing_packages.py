@@ -49,21 +49,6 @@ def test_a_command_without_its_packages_says_what_to_install(command):
         assert f"\n{extra} = [" in project
 
 
-def test_a_module_of_our_own_that_is_missing_is_a_traceback(tmp_path):
-    """It is a bug, and no installation would mend it."""
-    (tmp_path / "powerstep_repro").mkdir()
-    for name in ("__init__", "errors"):
-        text = (ROOT / "powerstep_repro" / f"{name}.py").read_text()
-        (tmp_path / "powerstep_repro" / f"{name}.py").write_text(text)
-    (tmp_path / "nanogpt").mkdir()
-    (tmp_path / "nanogpt" / "errors.py").write_text((ROOT / "nanogpt" / "errors.py").read_text())
-    (tmp_path / "powerstep_repro" / "plot.py").write_text("import powerstep_repro.figures")
-    done = python("-S", "-m", "powerstep_repro.plot", path=tmp_path)
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-    assert "No module named 'powerstep_repro.figures'" in done.stderr
-
-
 def test_importing_the_library_leaves_pythons_own_hook():
     code = "import sys, powerstep_repro; sys.exit(sys.excepthook is not sys.__excepthook__)"
     assert python("-S", "-c", code).returncode == 0
