@@ -268,15 +268,14 @@ def load(
     end_token: str | None = None,
     threads: int = 1,
 ) -> Tokenizer:
-    """Return a tokenizer by name.
+    """Return a tokenizer by name: byte, gpt2, a Hugging Face tokenizer's folder, or its hub id.
 
     Args:
-        name: ``byte``, ``gpt2``, a folder that holds a Hugging Face tokenizer, or its hub id.
+        name: Which.
         revision: Branch or commit of a hub id.
-        files: For ``gpt2``: a folder that holds ``vocab.bpe`` and ``encoder.json``.
-        end_token: For a Hugging Face tokenizer: the token that ends a document; None takes
-            ``<|endoftext|>`` if there is one, else the tokenizer's ``eos_token``.
-        threads: How many threads its library may use.
+        files: See :class:`Gpt2Tokenizer`.
+        end_token: See :class:`HuggingFaceTokenizer`.
+        threads: See :class:`Tokenizer`.
 
     Raises:
         UserError: It is not to be had, or the end mark is not in its vocabulary.
@@ -324,18 +323,10 @@ def identity(name: str, revision: str | None = None, end_token: str | None = Non
 
 
 def commit(kind: str, name: str, revision: str | None) -> str | None:
-    """Ask once which commit a hub repository stands at: its client would retry for half a minute.
+    """Ask once which commit a hub's dataset or model stands at, before its client retries.
 
-    Args:
-        kind: ``dataset`` or ``model``.
-        name: The repository's id.
-        revision: Branch, tag or commit; None means the main branch.
-
-    Returns:
-        The commit, or ``revision`` as it is where ``HF_HUB_OFFLINE`` forbids asking.
-
-    Raises:
-        UserError: The hub or the repository cannot be reached.
+    Where ``HF_HUB_OFFLINE`` forbids asking it is ``revision`` as it is. A hub or repository that
+    cannot be reached is a ``UserError``.
     """
     from huggingface_hub import HfApi, constants
 

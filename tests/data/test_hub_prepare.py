@@ -155,6 +155,15 @@ def test_added_shards_make_another_data_set(command, tmp_path):
     assert third == encode(["vier", "drei", "vier"])
 
 
+def test_a_place_of_its_own(command, tmp_path, jsonl):
+    options = [f"id={jsonl}", "text_column=body", "tokenizer=byte", f"path={tmp_path}/mine"]
+    assert command("openwebtext", *options, "val_fraction=0.1")[0] == 0
+    # Found by its place alone, whatever else the config says.
+    config = compose(["data=openwebtext", f"data.path={tmp_path}/mine"])
+    assert resolve(config["data"], tmp_path).folder == tmp_path / "mine"
+    assert resolve(config["data"], tmp_path).vocab_size == 257
+
+
 def test_two_projects_with_a_corpus_each_have_their_own_tokens(offline, tmp_path):
     code = (
         "import sys; from powerstep_repro.prepare import main;"
@@ -226,13 +235,6 @@ def test_a_damaged_corpus_is_said_to_be_damaged_and_where(
     assert re.search(sentence, code), code
     assert "\n" not in code
     assert not list((tmp_path / "data").glob("*"))
-
-
-def test_some_of_the_shards_can_be_chosen(built, tmp_path):
-    missing_shard(tmp_path)
-    files = f"data_files={tmp_path}/part-*.jsonl"
-    data = built(tmp_path / "data", "openwebtext", "id=json", files, "val_documents=1")
-    assert len(data.train) == 2
 
 
 def test_a_new_data_set_is_one_file_of_five_lines(offline, tmp_path):
@@ -358,15 +360,6 @@ def test_a_disk_that_fills_up(tmp_path):
     assert prepare("-1").returncode == 0
 
 
-def test_a_place_of_its_own(command, tmp_path, jsonl):
-    options = [f"id={jsonl}", "text_column=body", "tokenizer=byte", f"path={tmp_path}/mine"]
-    assert command("openwebtext", *options, "val_fraction=0.1")[0] == 0
-    # Found by its place alone, whatever else the config says.
-    config = compose(["data=openwebtext", f"data.path={tmp_path}/mine"])
-    assert resolve(config["data"], tmp_path).folder == tmp_path / "mine"
-    assert resolve(config["data"], tmp_path).vocab_size == 257
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -425,15 +418,3 @@ def test_without_a_network_it_says_so_within_seconds(offline, tmp_path):
     assert ended.stderr.startswith("error: dataset 'dylanebert/openwebtext' cannot be reached")
     assert ended.stderr.count("\n") == 1
     assert time.monotonic() - start[1] < 15
-
-
-def test_help_tells_what_a_newcomer_needs():
-    ended = subprocess.run(
-        [sys.executable, "-m", "powerstep_repro.prepare", "--help"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "100"},
-    )
-    assert ended.returncode == 0
-    for word in ("openwebtext", "c4", "GB", "workers", "data_dir", "examples:", "Exit code"):
-        assert word in ended.stdout

@@ -146,18 +146,6 @@ def test_a_run_pulled_while_it_ran_is_pulled_again_once_it_has_ended(stored, pul
     assert json.loads(path.read_text())["status"] == "finished"
 
 
-def test_of_two_wandb_runs_of_one_run_the_fuller_stays(stored, server, pull, folder):
-    full = finished(stored(rows=5), 5)
-    newer = server.add(StoredRun("by-agent", {}, display=full.display))
-    newer.config = full.config
-    newer.log(*full.history[:2]).end("crashed")
-    assert pull() == 0
-    summary = json.loads((folder / full.display / "summary.json").read_text())
-    assert (summary["status"], summary["pulled_from"]) == ("finished", f"me/proj/{full.name}")
-    assert pull() == 0
-    assert json.loads((folder / full.display / "summary.json").read_text()) == summary
-
-
 def test_a_project_that_does_not_exist_or_is_closed_is_one_sentence(server, stored, pull):
     with pytest.raises(UserError, match="'me' names no project: it must be ENTITY/PROJ"):
         pull(project="me")

@@ -29,14 +29,6 @@ def test_a_history_of_several_pages_comes_whole_and_in_order(stored, server, pul
     assert run.lines() == summary(folder)["steps"] == 2500
 
 
-def test_sparse_rows_leave_pages_empty_and_are_all_found(stored, pull, folder):
-    stored("log_interval=3000", rows=9, step=3000).end(
-        "finished", status="finished", steps=27000, rows=9
-    )
-    assert pull() == 0
-    assert [r["step"] for r in metrics(folder)] == list(range(3000, 27001, 3000))
-
-
 def test_exported_parquet_and_live_rows_are_one_history(stored, pull, folder):
     run = stored().log(*(row(s, **{"val_loss": 3.0} if s % 2 else {}) for s in range(1, 21)))
     run.log(row(21, train_loss=math.nan)).end("finished", status="finished", steps=21, rows=21)
@@ -105,16 +97,6 @@ def test_with_rows_missing_nothing_is_written(stored, pull, folder, capsys, coun
     # The other run came all the same; of the broken one, and of the work, nothing is left.
     assert [path.name for path in folder.iterdir()] == [good.display]
     assert [path.name for path in folder.parent.iterdir()] == ["runs"]
-
-
-def test_a_history_that_is_refused_is_one_sentence(stored, server, pull, folder, capsys):
-    stored(rows=3).end("finished", status="finished", steps=3, rows=3)
-    server.refused["HistoryPage"] = 403
-    assert pull() == 1
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "permission denied" in err
-    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

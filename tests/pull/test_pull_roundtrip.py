@@ -64,14 +64,3 @@ def test_figures_read_a_pulled_run_like_the_local_one(trained, pull, folder):
     a, b = (loaded.history(local.name) for loaded in (ours, theirs))
     assert a.equals(b[a.columns])
     assert theirs.history(local.name)["val_loss"].isna().sum() == 4
-
-
-def test_a_run_is_pulled_once(trained, pull, folder, server, capsys):
-    _, local = trained
-    assert pull() == 0
-    stamp = (folder / local.name).stat().st_ino
-    server.asked.clear()
-    assert pull() == 0
-    assert "HistoryPage" not in server.asked
-    assert (folder / local.name).stat().st_ino == stamp
-    assert "left alone" in capsys.readouterr().out
