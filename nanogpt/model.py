@@ -41,6 +41,8 @@ class GPTConfig:
         n_head: Attention heads; must divide ``n_embd``.
         n_embd: Embedding width.
         dropout: Probability in [0, 1), on embeddings, attention and both branches of a block.
+        tied_head: Whether logits are products with the token embedding, as in GPT-2, or with a
+            matrix of their own.
     """
 
     vocab_size: int = 50304
@@ -49,6 +51,7 @@ class GPTConfig:
     n_head: int = 12
     n_embd: int = 768
     dropout: float = 0.0
+    tied_head: bool = True
 
     def __post_init__(self):
         for name in ("vocab_size", "context", "n_layer", "n_head", "n_embd"):
@@ -125,6 +128,8 @@ class GPT(nn.Module):
         self.wpe = nn.Embedding(config.context, config.n_embd)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd, bias=False)
+        if not config.tied_head:
+            self.head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -156,9 +161,10 @@ class GPT(nn.Module):
         for block in self.blocks:
             x, branch = block(x, branch)
         _, h = add_norm(x, branch, self.ln_f)
+        head = self.wte if self.config.tied_head else self.head
         if targets is None:
-            return Output(None, F.linear(h, self.wte.weight))  # (B, T, V), the embedding tied
-        return Output(linear_cross_entropy(h, self.wte.weight, targets, passes), None)
+            return Output(None, F.linear(h, head.weight))  # (B, T, V)
+        return Output(linear_cross_entropy(h, head.weight, targets, passes), None)
 
     @property
     def vocab_size(self) -> int:
@@ -176,8 +182,11 @@ class GPT(nn.Module):
     def flops_per_token(self, context: int) -> float:
         """Return the FLOPs of forward and backward for one token (PaLM, appendix B).
 
-        6 for each parameter in a product (position embeddings are only added), and 12 * C * T a
-        layer for the two products of attention, without a discount for causality.
+        6 for each parameter in a product (position embeddings are only added, token embeddings
+        only looked up unless they are the head, too), and 12 * C * T a layer for the two products
+        of attention, without a discount for causality.
         """
         in_products = self.n_params() - self.wpe.weight.numel()
+        if not self.config.tied_head:
+            in_products -= self.wte.weight.numel()
         return 6.0 * in_products + 12.0 * self.config.n_layer * self.config.n_embd * context

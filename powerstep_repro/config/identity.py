@@ -42,6 +42,7 @@ ADDED: dict[str, Any] = {
     "groups": {},
     "data.order": "windows",
     "optimizer.whole_blocks": False,
+    "model.tied_head": True,
 }
 # Defaults that a model's file carries for top-level keys, which alone count.
 MODEL_DEFAULTS = frozenset({"lr", "batch", "context", "steps", "micro_batch", "tokenizer"})

@@ -57,7 +57,7 @@ def count_by_kind(model: Mapping[str, Any]) -> dict[str, int]:
     """
     counts = count(model)
     table = model["vocab_size"] * model["hidden"]
-    tied = model.get("tied", True)
+    tied = model.get("tied_head" if model["family"] == "gpt2" else "tied", True)
     kinds = {
         "token_embeddings": table,
         "positions": model["context"] * model["hidden"] if model["family"] == "gpt2" else 0,
@@ -106,9 +106,9 @@ def mean_bytes_per_param(config: Mapping[str, Any]) -> float:
 
 def _gpt2(m: Mapping[str, Any]) -> tuple[int, int, int]:
     hidden = m["hidden"]
-    embeddings = (m["vocab_size"] + m["context"]) * hidden
+    tables = m["vocab_size"] * (1 if m.get("tied_head", True) else 2) + m["context"]
     blocks = m["layers"] * (4 * hidden * hidden + 2 * hidden * 4 * hidden)
-    return embeddings + blocks, (2 * m["layers"] + 1) * hidden, 0
+    return tables * hidden + blocks, (2 * m["layers"] + 1) * hidden, 0
 
 
 def _embeddings(m: Mapping[str, Any]) -> int:

@@ -16,5 +16,6 @@ def build(model: Mapping[str, Any]) -> GPT:
             n_head=model["heads"],
             n_embd=model["hidden"],
             dropout=model["dropout"],
+            tied_head=model.get("tied_head", True),
         )
     )

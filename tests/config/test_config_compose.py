@@ -13,6 +13,9 @@ from powerstep_repro.errors import UserError
 MODELS = [
     *("gpt2_small", "gpt2_medium", "qwen3_0_6b", "qwen3_1_7b", "qwen3_4b", "qwen3_8b"),
     *("qwen3_32b", "qwen3_30b_a3b", "qwen3_235b_a22b", "deepseek_v2_lite"),
+    "gpt2_16m",
+    "gpt2_30m",
+    "gpt2_51m",
 ]
 
 

@@ -15,7 +15,7 @@ from powerstep_repro.models import build
 from powerstep_repro.models.count import count
 from powerstep_repro.paper import NUMBERS, value
 
-TOTALS = {
+PAPER = {
     "gpt2_small": 124_373_760,
     "gpt2_medium": 354_599_936,
     "qwen3_0_6b": 596_049_920,
@@ -27,6 +27,8 @@ TOTALS = {
     "qwen3_30b_a3b": 30_532_122_624,
     "qwen3_235b_a22b": 235_093_634_560,
 }
+# GPT-2 at sizes of our own: (50304 + 1024) * hidden, 12 * hidden ** 2 a block, and the norms.
+TOTALS = PAPER | {"gpt2_16m": 16_288_000, "gpt2_30m": 30_331_776, "gpt2_51m": 51_454_464}
 ROUTED = {
     "deepseek_v2_lite": 14_394_851_328,
     "qwen3_30b_a3b": 28_991_029_248,
@@ -106,12 +108,19 @@ def test_scaled_models_keep_their_family_features(name, profile):
         assert scaled["shared_experts"] == full["shared_experts"]
 
 
-@pytest.mark.parametrize("name", TOTALS)
+@pytest.mark.parametrize("name", PAPER)
 def test_training_setup_is_the_papers(name):
     model = original(name)
     for ours, paper in (("batch", "batch"), ("context", "context"), ("lr", "lr")):
         assert model[ours] == value("hyperparameters", name, paper)
     assert model["steps"] == (50_000 if model["family"] == "gpt2" else 20_000)
+
+
+@pytest.mark.parametrize("name", TOTALS.keys() - PAPER.keys())
+def test_models_of_our_own_train_like_gpt2_small(name):
+    set_up = ("family", "dropout", "tied_head", "vocab_size", "tokenizer", "lr", "batch", "steps")
+    small, ours = original("gpt2_small"), original(name)
+    assert {key: ours[key] for key in set_up} == {key: small[key] for key in set_up}
 
 
 def test_devices_are_the_product_of_the_parallel_dimensions():

@@ -32,7 +32,7 @@ def test_the_models_by_name_and_their_counts_in_closed_form(name):
     with torch.device("meta"):
         model = build(config)
     found = names_of(model)
-    tied = config["family"] == "gpt2" or config["tied"]
+    tied = config.get("tied", True)
     assert len(found["token_embeddings"]) == 1
     assert len(found.get("head", ())) == (0 if tied else 1)
     assert len(found.get("positions", ())) == (1 if config["family"] == "gpt2" else 0)
@@ -43,6 +43,17 @@ def test_the_models_by_name_and_their_counts_in_closed_form(name):
     assert {parameters[n].shape[0] for n in vocabulary} == {config["vocab_size"]}
     by_kind = {k: sum(parameters[n].numel() for n in found.get(k, ())) for k in KINDS}
     assert count_by_kind(config) == {k: n for k, n in by_kind.items() if k != "embeddings"}
+
+
+def test_gpt2_with_a_head_of_its_own():
+    config = compose(["model.tied_head=false"])["model"]
+    model = build(config)
+    assert names_of(model)["head"] == {"head.weight"}
+    assert count_by_kind(config)["head"] == model.head.weight.numel() == 257 * 96
+    logits = model(torch.arange(8)[None]).logits
+    torch.nn.init.zeros_(model.head.weight)
+    assert logits.any()
+    assert not model(torch.arange(8)[None]).logits.any()
 
 
 class Plain(nn.Module):
