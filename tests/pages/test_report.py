@@ -51,6 +51,21 @@ def test_the_headline_does_not_count_a_claim_of_which_parts_are_not_run(world):
     assert f"### parity: {said}" in text
 
 
+def test_runs_of_models_and_rules_that_are_not_the_papers_change_no_verdict(world):
+    some_runs(world)
+
+    def judged():
+        text = document(Evidence(world.results, "h100"))
+        return re.search(r"## The paper's claims.*?\n## ", text, re.S).group()
+
+    before = judged()
+    for optimizer in ("adamw", "powerstep"):
+        world.add("where", {"optimizer": optimizer}, losses=(2.0,))
+    hybrid = ("groups.embeddings.name=adamw",)
+    world.add("small", {"model": "gpt2_small"}, losses=(1.0,), overrides=hybrid)
+    assert judged() == before
+
+
 def test_totals_count_devices_and_tokens(world):
     some_runs(world)
     evidence = Evidence(world.results, "h100")

@@ -109,3 +109,56 @@ def test_sweeps_expand_in_the_profiles_that_run_them_without_repeats(profile, na
         planned = expand(name, [f"profile={profile}"])
         assert planned
         assert len({run_id(each.config) for each in planned}) == len(planned)
+
+
+def of_30m(name):
+    """The configs of a sweep of our own, which are alike in all but what it varies."""
+    configs = [each.config for each in expand(name, ["profile=h100"])]
+    assert len({run_id(config) for config in configs}) == len(configs)
+    for config in configs:
+        assert config["model"]["name"] == "gpt2_30m"
+        assert (config["steps"], config["batch"], config["context"]) == (750, 120, 1024)
+        assert config["data"]["order"] == "permuted"
+    return configs
+
+
+def rules(config):
+    """Optimizer and rate, then those of each kind that has its own."""
+    by_kind = {kind: (rule["name"], rule["lr"]) for kind, rule in config["groups"].items()}
+    return ((config["optimizer"]["name"], config["lr"]), tuple(sorted(by_kind.items())))
+
+
+def test_where_swaps_the_rules_of_each_kind_in_both_orders():
+    found = [rules(config) for config in of_30m("where")]
+    adamw, powerstep = ("adamw", 2.4e-3), ("powerstep", 6e-4)
+    outside = (("embeddings", adamw), ("gains", adamw))
+    alone = {(("powerstep", lr), outside) for lr in (1.5e-4, 3e-4, 6e-4, 8.5e-4)}
+    kinds = ("token_embeddings", "positions", "gains", "matrices")
+    alone |= {(powerstep, ((kind, adamw),)) for kind in kinds}
+    alone |= {(powerstep, (("embeddings", ("adamw_int8", 2.4e-3)), ("gains", adamw)))}
+    alone |= {(("adamw", lr), ()) for lr in (1.2e-3, 2.4e-3, 3.4e-3)}
+    alone |= {(("powerstep", lr), ()) for lr in (3e-4, 4.2e-4, 6e-4)}
+    assert len(found) == len(alone)
+    assert set(found) == alone
+    assert len(of_30m("embedding_rules")) == 12
+    heads = [set(config["groups"]) for config in of_30m("untied")]
+    assert heads == [set(), set(), {"head"}, {"token_embeddings"}, {"token_embeddings", "head"}]
+    assert not any(config["model"]["tied_head"] for config in of_30m("untied"))
+
+
+def test_warmup_repeats_and_collapse_vary_what_they_are_named_after():
+    warmup = of_30m("warmup")
+    lengths = Counter(rules(config) for config in warmup)
+    assert set(lengths.values()) == {4}
+    assert len(lengths) == 5
+    assert {config["warmup_steps"] for config in warmup} == {0, 38, 75, 150}
+    repeats = of_30m("repeats")
+    assert [(c["repeat"], c["seed"]) for c in repeats[:4]] == [(n, 1337) for n in range(4)]
+    assert len({c["seed"] for c in repeats}) == 4
+    collapse = Counter(
+        (c["warmup_steps"], c["optimizer"]["name"], c["optimizer"]["betas"][1])
+        for c in of_30m("collapse")
+    )
+    names_and_beta2 = (("adamw_int8_released", 0.95), ("adamw_int8_released", 0.999))
+    ways = (*names_and_beta2, ("adamw_int8", 0.95))
+    assert collapse == once(*((steps, *way) for steps in (38, 150) for way in ways))
