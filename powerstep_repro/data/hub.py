@@ -271,7 +271,7 @@ def _tokens(
         batch_size=BATCH,
         remove_columns=data.column_names,
         features=Features({"ids": Sequence(Value(tokenizer.dtype))}),
-        num_proc=min(workers, len(data)) if workers > 1 else None,
+        num_proc=min(workers, len(data)) if min(workers, len(data)) > 1 else None,
         desc="tokenize",
     )
     for table in mapped.with_format("arrow").iter(BATCH):

@@ -123,10 +123,15 @@ def test_training_finds_what_its_own_sentence_tells_to_prepare(command, tmp_path
         resolve(config["data"], config["data_dir"])
     told = shlex.split(str(refused.value).partition("with: ")[2])
     assert told[:3] == ["python", "-m", "powerstep_repro.prepare"]
-    assert command(*told[3:])[0] == 0
+    code, said = command(*told[3:])
+    assert (code, "tokenize" in said) == (0, True)
     assert resolve(config["data"], config["data_dir"]).vocab_size == 257
     # And once more: nothing to do.
     assert command(*told[3:])[0] == 0
+    # What an interruption leaves is in the library's cache: it is not tokenized again.
+    shutil.rmtree(resolve(config["data"], config["data_dir"]).folder)
+    code, said = command(*told[3:])
+    assert (code, "tokenize" in said) == (0, False)
 
 
 def write_jsonl(path, texts):
