@@ -12,21 +12,20 @@ moments, shards, checkpoints, and the choice of an implementation.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from powerstep_repro.optim import fused
+from powerstep_repro.optim.kept import STORAGE, Kept, facts
+from powerstep_repro.optim.loading import check_group, check_state_dict, fitted
 from powerstep_repro.optim.quantize import block_code, dequantize, quantize, zero_blocks
 from powerstep_repro.optim.rules import Choice, Interval, LearningRate, Rule, flag
 from powerstep_repro.optim.sharded import has_whole_rows, is_sharded, local, local_grad, whole
 
 IMPLEMENTATIONS = Choice(("auto", "reference", "foreach", "fused"))
-# Hyperparameters that say how a step is taken and moments are stored; an update does not see them.
-STORAGE = ("implementation", "block_size", "code", "code_m", "code_v", "whole_blocks")
 # Elements that the list form takes at a time: on a CPU so many that its passes hit the cache;
 # elsewhere the temporaries of a step stay below half a GiB, however large the model.
 CPU_BUNDLE, DEVICE_BUNDLE = 1 << 18, 1 << 26
@@ -44,14 +43,6 @@ class Batch:
     params: list[Tensor] = field(default_factory=list)
     steps: list[Tensor] = field(default_factory=list)  # counters, where the rule has them
     launch: Any = None  # what a fused step keeps from the one before
-
-
-class Kept(NamedTuple):
-    """The fused batches of a group, and the facts under which they hold."""
-
-    batches: list[Batch]
-    lookups: list[tuple[dict[str, Any], str]]  # where the state's tensors are found
-    facts: list[Any]
 
 
 class BaseOptimizer(torch.optim.Optimizer):
@@ -252,7 +243,12 @@ class BaseOptimizer(torch.optim.Optimizer):
     def _batches(self, index: int, group: dict[str, Any]) -> list[Batch]:
         """Return the parameters to step, put together; ValueError for a bad gradient or state."""
         known = self.__dict__.setdefault("_kept", {}).pop(index, None)
-        if known is not None and known.facts == self._facts(group, known.lookups):
+        # A CUDA graph that is being captured needs address tables of its own.
+        if (
+            known is not None
+            and not fused.capturing(known.batches[0].params[0].device)
+            and known.facts == facts(self, group, known.lookups)
+        ):
             self._kept[index] = known
             return known.batches
         batches: dict[tuple, Batch] = {}
@@ -286,27 +282,6 @@ class BaseOptimizer(torch.optim.Optimizer):
                     "make a new optimizer"
                 )
 
-    def _facts(self, group: dict[str, Any], lookups: list[tuple[dict[str, Any], str]]) -> list:
-        """Return what fused steps of a group rest on: tensors, where they lie, how to read them.
-
-        This is most of the host's work in a fused step, so it is left to loops in C.
-        """
-        params, grads = group["params"], [p.grad for p in group["params"]]
-        if type(None) in map(type, grads):
-            params = [p for p in params if p.grad is not None]
-            grads = [g for g in grads if g is not None]
-        try:
-            state = [values[name] for values, name in lookups]
-            both = params + grads
-            return [
-                id(group), len(both), *map(group.get, STORAGE), group.get("quantized"),
-                *map(id, params), *map(id, self.state.values()), *map(Tensor.data_ptr, both),
-                *map(Tensor.data_ptr, state), *map(Tensor.numel, params),
-                *map(Tensor.is_contiguous, both), *map(attrgetter("dtype"), grads),
-            ]  # fmt: skip
-        except (KeyError, RuntimeError):  # a state that was taken away, a sparse gradient
-            return []
-
     def _keep(self, index: int, batches: list[Batch]) -> None:
         """Remember a group's fused batches for as long as all of it stays in place."""
         if index in self._kept or not all(b.launch is not None and b.launch.lasts for b in batches):
@@ -318,7 +293,8 @@ class BaseOptimizer(torch.optim.Optimizer):
             (self.state[p], name) for b in batches for p in b.params for name in b.names + counter
         ]
         group = batches[0].group
-        self._kept[index] = Kept(batches, lookups, self._facts(group, lookups))
+        if now := facts(self, group, lookups):
+            self._kept[index] = Kept(batches, lookups, now)
 
     def _step_batch(
         self, index: int, batch: Batch, factor: Tensor | None, found_inf: Tensor | None
@@ -427,30 +403,20 @@ class BaseOptimizer(torch.optim.Optimizer):
             ValueError: It is another optimizer's state, or one of parameters of other shapes;
                 nothing has been changed then.
         """
-        name = type(self).__name__
-        if not (isinstance(state_dict, dict) and {"state", "param_groups"} <= state_dict.keys()):
-            keys = f" of {', '.join(map(str, state_dict))}" if isinstance(state_dict, dict) else ""
-            raise ValueError(
-                f"{name} loads what state_dict() returned, a dictionary of state and param_groups, "
-                f"not a {type(state_dict).__name__}{keys}"
-            )
-        own = self.rules.keys() - BaseOptimizer.rules.keys()
+        check_state_dict(state_dict, self)
         loaded: dict[Any, dict[str, Any]] = {}
 
         # torch would cast codes and scales to the parameter's dtype. So it loads the groups alone,
         # and the state, as the hooks before left it, is put beside them for the hooks after.
         def take(_: Any, given: dict[str, Any]) -> dict[str, Any]:
             groups, rest = list(given["param_groups"]), dict(given["state"])
+            own = self.rules.keys() - BaseOptimizer.rules.keys()
             for i, (present, saved) in enumerate(zip(self.param_groups, groups, strict=False)):
-                if own and own.isdisjoint(saved):
-                    raise ValueError(
-                        f"the loaded state is another optimizer's: a group has {', '.join(saved)}; "
-                        f"{name} has {', '.join(sorted(own))}"
-                    )
+                check_group(saved, own, self)
                 groups[i] = {**present, **saved, "implementation": present["implementation"]}
                 for p, key in zip(present["params"], saved["params"], strict=False):
                     if state := rest.pop(key, None):
-                        loaded[p] = self._fitted(p, groups[i], state)
+                        loaded[p] = fitted(state, self.init_state(p.detach(), groups[i]), p, self)
             return {"state": rest, "param_groups": groups}
 
         def put(_: Any) -> None:
@@ -465,28 +431,6 @@ class BaseOptimizer(torch.optim.Optimizer):
         finally:
             for hook in hooks:
                 hook.remove()
-
-    def _fitted(self, p: Tensor, group: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of a loaded state in the form of ``init_state``'s, or refuse it."""
-        fresh, name = self.init_state(p.detach(), group), type(self).__name__
-        if not fresh.keys() <= saved.keys():
-            raise ValueError(
-                f"the loaded state is another optimizer's: it holds {', '.join(map(str, saved))}; "
-                f"{name} keeps {', '.join(fresh)} for a parameter of shape {tuple(p.shape)}"
-            )
-        state = dict(saved)  # with the user's own keys, as they are
-        for key, like in fresh.items():
-            value = torch.as_tensor(saved[key], device=p.device).detach()
-            flat = value.ndim == 1 and not is_sharded(like)  # as 8-bit state once was
-            fits = value.shape == like.shape or (flat and value.numel() == like.numel())
-            exact = value.dtype == like.dtype or like.is_floating_point()
-            if not (fits and exact and is_sharded(value) == is_sharded(like)):
-                raise ValueError(
-                    f"the loaded state does not fit a parameter of shape {tuple(p.shape)}: {name} "
-                    f"keeps {key} as {_described(like)}, not {_described(value)}"
-                )
-            state[key] = like.copy_(value.view(like.shape))
-        return state
 
 
 def math_dtype(p: Tensor) -> torch.dtype:
@@ -524,8 +468,3 @@ def _bundles(params: list[Tensor], limit: int) -> Iterator[list[int]]:
         room -= p.numel()
     if bundle:
         yield bundle
-
-
-def _described(t: Tensor) -> str:
-    how = "sharded " if is_sharded(t) else ""
-    return f"a {how}{t.dtype} tensor of shape {tuple(t.shape)}"

@@ -22,7 +22,7 @@ from fused_kit import (
     twins,
 )
 
-from powerstep_repro.optim import create
+from powerstep_repro.optim import create, fused
 from powerstep_repro.optim.fused import available, launch
 
 few_cases = pytest.mark.parametrize("case", FEW)
@@ -244,6 +244,20 @@ def test_blocks_of_another_size_than_the_states_are_refused(device):
     with pytest.raises(ValueError, match="momentum_scales, that is not for a parameter of 300"):
         optimizer.step()
     assert torch.equal(p, before)
+
+
+def test_a_graph_that_is_captured_gets_no_remembered_step(device, monkeypatch):
+    """Its address table would be overwritten by later steps from elsewhere."""
+    p = torch.nn.Parameter(torch.ones(300, device=device))
+    optimizer = create("powerstep", [p], implementation="fused")
+    (group,) = optimizer.param_groups
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    (remembered,) = optimizer._batches(0, group)
+    assert remembered.launch is not None
+    monkeypatch.setattr(fused, "capturing", lambda device: True)
+    (fresh,) = optimizer._batches(0, group)
+    assert fresh.launch is None
 
 
 def test_a_remembered_step_holds_no_gradient(device):
