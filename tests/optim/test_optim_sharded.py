@@ -25,6 +25,8 @@ from torch.distributed.tensor import DTensor
 
 # A rule with and without a list form, one and two moments, each 8-bit code; "slow" has the rest.
 CORE = ["adamw_int8", "powerstep", "powerstep_int8", "powerstep_int8_released", "stacey"]
+CORE += [sharded_worker.HYBRID]
+EVERY = [*names(), sharded_worker.HYBRID]
 
 
 def run_world(folder: Path, world: int, chosen: list[str]) -> dict[str, str]:
@@ -58,8 +60,9 @@ def run_world(folder: Path, world: int, chosen: list[str]) -> dict[str, str]:
 
 
 def titles(world: int, chosen: list[str]) -> list[str]:
-    kinds = [*sharded_worker.LAYOUTS[world], "partial", "factor"]
-    result = [f"{kind} {name}" for name in chosen for kind in kinds]
+    result = [f"{layout} {name}" for name in chosen for layout in sharded_worker.LAYOUTS[world]]
+    alone = [name for name in chosen if name != sharded_worker.HYBRID]
+    result += [f"{kind} {name}" for name in alone for kind in ("partial", "factor")]
     result += [f"refusal {name}" for name in chosen if "int8" in name]
     if world == 4:
         result += [f"from 2: {k} {name}" for name in chosen for k in sharded_worker.LAYOUTS[2]]
@@ -77,7 +80,7 @@ def core(tmp_path_factory):
 def everything(tmp_path_factory):
     """Two and four ranks' findings for every optimizer, and the folder of their checkpoints."""
     folder = tmp_path_factory.mktemp("four_ranks")
-    return folder, {world: run_world(folder, world, names()) for world in (2, 4)}
+    return folder, {world: run_world(folder, world, EVERY) for world in (2, 4)}
 
 
 @pytest.mark.parametrize("title", titles(2, CORE))
@@ -95,13 +98,13 @@ def test_one_process_loads_what_two_ranks_saved(name, layout, core):
 @pytest.mark.parametrize("world", [2, 4])
 def test_every_optimizer(world, everything):
     found = everything[1][world]
-    assert sorted(found) == sorted(titles(world, names()))
+    assert sorted(found) == sorted(titles(world, EVERY))
     assert "\n".join(wrong for wrong in found.values() if wrong) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", EVERY)
 def test_one_process_loads_what_many_saved(name, world, everything):
     for layout in sharded_worker.LAYOUTS[world]:
         sharded_worker.check_load(name, layout, everything[0], world)
