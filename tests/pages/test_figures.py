@@ -162,13 +162,13 @@ def test_a_model_is_written_alike_in_every_figure(world):
     assert {title for title in titles if "Small" in title} == {"GPT-2-Small (124M)"}
 
 
-def test_doubled_rows_and_a_cut_last_line_change_nothing(world):
+def test_a_cut_last_line_changes_nothing(world):
     where = {"model": "gpt2_small", "optimizer": "adamw"}
 
-    def resumed(lines):
-        return [*lines[:20], *lines[10:], lines[-1][: len(lines[-1]) // 2]]
+    def cut(lines):
+        return [*lines, lines[-1][: len(lines[-1]) // 2]]
 
-    world.add("small", where, losses=(3.0,), parquet=False, status="running", log=resumed)
+    world.add("small", where, losses=(3.0,), parquet=False, status="running", log=cut)
     cell = Evidence(world.results, "h100").source("small").cells[0]
     (strand,) = read_curve(cell).strands
     assert list(strand.steps) == list(range(50, 1501, 50))
