@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from nanogpt.errors import CheckpointError, InputError
+from nanogpt.errors import CheckpointError, UserError
 
 FORMAT = 1
 DIGITS = 16  # of the digest, in the name
@@ -38,7 +38,7 @@ class CheckpointStore:
 
     def __init__(self, folder: str | Path, config: dict[str, Any], keep: int = 2):
         if keep < 1:
-            raise InputError(f"keep_checkpoints is {keep}; it must be at least 1")
+            raise UserError(f"keep_checkpoints is {keep}; it must be at least 1")
         self.folder = Path(folder)
         self.config = _plain(config, "config")
         self.keep = keep
@@ -82,7 +82,7 @@ class CheckpointStore:
         Each damaged one that is passed over is named in a warning.
 
         Raises:
-            InputError: The newest valid one is of another format or configuration, or none of
+            UserError: The newest valid one is of another format or configuration, or none of
                 ours at all.
         """
         for path in self._newest_first():
@@ -96,7 +96,7 @@ class CheckpointStore:
 
     def _check(self, path: Path, payload: dict[str, Any]) -> None:
         if payload["format"] != FORMAT:
-            raise InputError(
+            raise UserError(
                 f"checkpoint {path} has format {payload['format']}; this version reads {FORMAT}"
             )
         there, here = _flat(payload["config"]), _flat(self.config)
@@ -106,7 +106,7 @@ class CheckpointStore:
             if there.get(key, "absent") != here.get(key, "absent")
         ]
         if differing:
-            raise InputError(
+            raise UserError(
                 f"checkpoint {path} belongs to another configuration: {', '.join(differing)}"
             )
 
@@ -163,7 +163,7 @@ def _read(path: Path) -> dict[str, Any]:
         payload = torch.load(path, map_location="cpu", weights_only=True)
         payload["format"]
     except Exception as error:  # torch has many kinds for it, and advice that we do not pass on
-        raise InputError(
+        raise UserError(
             f"checkpoint {path} is none of this project: it cannot be loaded as plain types and "
             f"tensors ({type(error).__name__}), and nothing else is"
         ) from error

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nanogpt.errors import InputError
+from nanogpt.errors import UserError
 
 FORMAT = 1
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
@@ -41,7 +41,7 @@ class TokenData:
             ``META``; ``dtype`` is ``uint16`` or ``uint32``.
 
     Raises:
-        InputError: A file is missing, cut or longer than described, or holds an id beyond the
+        UserError: A file is missing, cut or longer than described, or holds an id beyond the
             vocabulary.
     """
 
@@ -51,12 +51,12 @@ class TokenData:
             value = meta.get(key)
             if type(value) is not kind or (kind is int and value < 1):
                 allowed = "a text" if kind is str else "a whole number, at least 1"
-                raise InputError(
+                raise UserError(
                     f"the description of the data in {self.folder} has {key} = {value!r}; "
                     f"it must be {allowed}"
                 )
         if meta["dtype"] not in DTYPES:
-            raise InputError(
+            raise UserError(
                 f"the data in {self.folder} has dtype {meta['dtype']!r}; "
                 f"allowed are {' and '.join(DTYPES)}"
             )
@@ -74,22 +74,22 @@ class TokenData:
         try:
             meta = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise InputError(f"no data set in {folder}: meta.json is missing") from None
+            raise UserError(f"no data set in {folder}: meta.json is missing") from None
         except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read: {error}") from None
+            raise UserError(f"{path} cannot be read: {error}") from None
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             found = meta.get("format") if isinstance(meta, dict) else meta
-            raise InputError(f"{path} has format {found!r}; this version reads format {FORMAT}")
+            raise UserError(f"{path} has format {found!r}; this version reads format {FORMAT}")
         return cls(folder, meta)
 
     def _split(self, split: str) -> np.ndarray:
         path, dtype = self.folder / f"{split}.bin", DTYPES[self.meta["dtype"]]
         expected = self.meta[f"{split}_tokens"]
         if not path.is_file():
-            raise InputError(f"{path} is missing")
+            raise UserError(f"{path} is missing")
         size = path.stat().st_size
         if size != expected * dtype.itemsize:
-            raise InputError(
+            raise UserError(
                 f"{path} has {size} bytes where its description says {expected} tokens of "
                 f"{self.meta['dtype']} ({expected * dtype.itemsize} bytes): it is cut or not the "
                 "file described"
@@ -99,25 +99,25 @@ class TokenData:
 
     def _within_vocabulary(self, tokens: np.ndarray, split: str) -> np.ndarray:
         if (largest := int(tokens.max())) >= self.vocab_size:
-            raise InputError(
+            raise UserError(
                 f"{self.folder / split}.bin holds token id {largest}, beyond the vocabulary of "
                 f"{self.vocab_size}"
             )
         return tokens
 
     def check_vocabulary(self, rows: int) -> None:
-        """Raise ``InputError`` unless a model of ``rows`` token ids knows all of these."""
+        """Raise ``UserError`` unless a model of ``rows`` token ids knows all of these."""
         if self.vocab_size > rows:
-            raise InputError(
+            raise UserError(
                 f"the data set {self.name!r} has a vocabulary of {self.vocab_size}, the model one "
                 f"of {rows}: choose model.vocab_size at least {self.vocab_size}"
             )
 
     def check_context(self, context: int) -> None:
-        """Raise ``InputError`` unless each split holds at least one window of ``context``."""
+        """Raise ``UserError`` unless each split holds at least one window of ``context``."""
         for split in ("train", "val"):
             if (tokens := len(getattr(self, split))) < context + 1:
-                raise InputError(
+                raise UserError(
                     f"{self.folder / split}.bin has {tokens} tokens, too few for one window of "
                     f"context {context} (it needs {context + 1})"
                 )

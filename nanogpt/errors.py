@@ -5,9 +5,6 @@ class UserError(ValueError):
     """Bad input: one clear sentence that names the thing, its value and what is allowed."""
 
 
-InputError = UserError  # the name that the trainer's modules use
-
-
 class OutOfMemory(RuntimeError):
     """The device ran out of memory; the sentence names micro-batch, precision and the knobs."""
 

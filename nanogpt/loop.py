@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from nanogpt.checkpoint import CheckpointStore
 from nanogpt.data import TokenData
-from nanogpt.errors import CheckpointError, InputError
+from nanogpt.errors import CheckpointError, UserError
 from nanogpt.evaluate import evaluate
 from nanogpt.runtime import Runtime, seeded
 from nanogpt.settings import Result, Settings
@@ -78,7 +78,7 @@ def train(
         and optimizer state stay as they were, and so does the last checkpoint.
 
     Raises:
-        InputError: Settings, data and model do not fit, or a checkpoint belongs to another run.
+        UserError: Settings, data and model do not fit, or a checkpoint belongs to another run.
         OutOfMemory: The device's memory does not suffice.
         CheckpointError: A checkpoint could not be written; on all ranks.
     """
@@ -297,7 +297,7 @@ class _Run:
         found = self.checkpoints.load() if self.checkpoints else None
         step, state = found or (0, {})
         if step != (main := self.runtime.from_main(step)):
-            raise InputError(
+            raise UserError(
                 f"rank {self.runtime.rank} finds the checkpoint of step {step}, rank 0 that of "
                 f"step {main}: {self.checkpoints.folder} must be one folder, seen by all ranks"
             )
@@ -306,13 +306,13 @@ class _Run:
             return
         there, here = _shapes(state["model"]), _shapes(self.model.state_dict())
         if differing := [name for name in there | here if there.get(name) != here.get(name)]:
-            raise InputError(
+            raise UserError(
                 f"the checkpoint of step {step} in {self.checkpoints.folder} is of another model: "
                 f"it differs in {', '.join(differing)}"
             )
         saved, live = state["optimizer"]["param_groups"], self.optimizer.param_groups
         if [g.get("param_names") for g in live] != [g.get("param_names") for g in saved]:
-            raise InputError(
+            raise UserError(
                 f"the checkpoint of step {step} in {self.checkpoints.folder} holds the optimizer "
                 "state of other parameters, or of these in another order"
             )

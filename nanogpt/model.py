@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanogpt.errors import InputError
+from nanogpt.errors import UserError
 from nanogpt.kernels import add_norm, gelu_linear, linear_cross_entropy, split_linear
 
 
@@ -56,11 +56,11 @@ class GPTConfig:
     def __post_init__(self):
         for name in ("vocab_size", "context", "n_layer", "n_head", "n_embd"):
             if (value := getattr(self, name)) < 1:
-                raise InputError(f"{name} is {value}; it must be at least 1")
+                raise UserError(f"{name} is {value}; it must be at least 1")
         if self.n_embd % self.n_head:
-            raise InputError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
+            raise UserError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
         if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"dropout is {self.dropout}; it must lie in [0, 1)")
+            raise UserError(f"dropout is {self.dropout}; it must lie in [0, 1)")
 
 
 class Attention(nn.Module):
@@ -150,7 +150,7 @@ class GPT(nn.Module):
             passes: What the loss is divided by.
         """
         if tokens.shape[1] > self.config.context:
-            raise InputError(
+            raise UserError(
                 f"a sequence of {tokens.shape[1]} tokens is longer than the model's context, "
                 f"{self.config.context}"
             )

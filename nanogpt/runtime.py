@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from nanogpt.errors import InputError, OutOfMemory
+from nanogpt.errors import OutOfMemory, UserError
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("fp32", "amp_bf16", "bf16")
@@ -44,7 +44,7 @@ def decay_groups(
         on: ``matrices`` decays tensors of two and more dimensions, ``all`` everything.
     """
     if on not in ("matrices", "all"):
-        raise InputError(f"weight_decay_on is {on!r}; allowed are 'matrices' and 'all'")
+        raise UserError(f"weight_decay_on is {on!r}; allowed are 'matrices' and 'all'")
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     matrices = [(name, p) for name, p in named if p.dim() >= 2]
     others = [(name, p) for name, p in named if p.dim() < 2]
@@ -83,9 +83,9 @@ class Runtime:
         compile: bool = False,
     ):
         if device not in DEVICES:
-            raise InputError(f"device is {device!r}; allowed are {', '.join(DEVICES)}")
+            raise UserError(f"device is {device!r}; allowed are {', '.join(DEVICES)}")
         if precision not in PRECISIONS:
-            raise InputError(f"precision is {precision!r}; allowed are {', '.join(PRECISIONS)}")
+            raise UserError(f"precision is {precision!r}; allowed are {', '.join(PRECISIONS)}")
         self.rank = int(os.environ.get("RANK", 0))
         self.world = int(os.environ.get("WORLD_SIZE", 1))
         self.device = _resolve(device)
@@ -235,7 +235,7 @@ def _resolve(device: str) -> torch.device:
     if device == "auto":
         device = next((name for name in there if there[name]), "cpu")
     if not there.get(device, True):
-        raise InputError(f"device is {device!r}, but torch finds no {device.upper()} device here")
+        raise UserError(f"device is {device!r}, but torch finds no {device.upper()} device here")
     if device == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     return torch.device(device)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from nanogpt.data import ORDERS
-from nanogpt.errors import InputError
+from nanogpt.errors import UserError
 from nanogpt.runtime import Runtime
 from nanogpt.schedule import learning_rate
 
@@ -55,17 +55,17 @@ class Settings:
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and not value >= bound:
-                raise InputError(f"{name} is {value}; it must be at least {bound}")
+                raise UserError(f"{name} is {value}; it must be at least {bound}")
         if self.order not in ORDERS:
-            raise InputError(f"order is {self.order!r}; allowed are {' and '.join(ORDERS)}")
+            raise UserError(f"order is {self.order!r}; allowed are {' and '.join(ORDERS)}")
         if self.min_lr_ratio > 1:
-            raise InputError(f"min_lr_ratio is {self.min_lr_ratio}; it must lie in [0, 1]")
+            raise UserError(f"min_lr_ratio is {self.min_lr_ratio}; it must lie in [0, 1]")
 
     def share(self, runtime: Runtime) -> slice:
         """Return this rank's positions in the global batch."""
         per_rank, rest = divmod(self.batch, runtime.world)
         if rest:
-            raise InputError(f"batch {self.batch} does not divide among {runtime.world} ranks")
+            raise UserError(f"batch {self.batch} does not divide among {runtime.world} ranks")
         return slice(runtime.rank * per_rank, (runtime.rank + 1) * per_rank)
 
     def micro_size(self, runtime: Runtime) -> int:
@@ -74,7 +74,7 @@ class Settings:
         per_rank = share.stop - share.start
         size = self.micro_batch or per_rank
         if per_rank % size:
-            raise InputError(
+            raise UserError(
                 f"micro_batch {size} does not divide the {per_rank} sequences of a rank "
                 f"(batch {self.batch} over world size {runtime.world})"
             )

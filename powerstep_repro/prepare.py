@@ -59,6 +59,7 @@ _stopped: list[int] = []
 def main(arguments: list[str] | None = None) -> int:
     """Prepare the data set that the command line names; return the exit code."""
     from nanogpt.data import TokenData
+    from nanogpt.signals import handling
     from powerstep_repro.config import choices
     from powerstep_repro.data import module
 
@@ -80,17 +81,14 @@ def main(arguments: list[str] | None = None) -> int:
 
     config, data_dir = _config(options.name, options.overrides)
     _stopped.clear()
-    before = {number: signal.signal(number, _stop) for number in SIGNALS}
     try:
-        folder = module(config).prepare(config, data_dir, config.get("workers") or _cores())
+        with handling(_stop, SIGNALS):
+            folder = module(config).prepare(config, data_dir, config.get("workers") or _cores())
     except (SystemExit, UserError):  # a library may make an error of its own of our exit
         if not _stopped:
             raise
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return 128 + _stopped[0]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     data = TokenData.open(folder)
     print(
         f"{data.name}: {len(data.train):,} training and {len(data.val):,} validation tokens "

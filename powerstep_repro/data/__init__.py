@@ -31,8 +31,8 @@ def resolve(config: Mapping[str, Any], data_dir: str | Path) -> TokenData:
         The data set; its ``hash`` identifies the tokens.
 
     Raises:
-        UserError: It does not exist and cannot be built here, or an option is wrong.
-        nanogpt.errors.InputError: Its files are damaged.
+        UserError: It does not exist and cannot be built here, an option is wrong, or its files are
+            damaged.
     """
     kind, data_dir = module(config), Path(data_dir)
     # What takes downloads and hours is never started by a training run.

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from nanogpt.data import dataset_hash
-from nanogpt.errors import InputError
 from powerstep_repro.data import resolve
 from powerstep_repro.errors import UserError
 
@@ -117,7 +116,7 @@ def test_a_description_that_does_not_fit_is_refused(folder, tmp_path, changes, s
 
 def test_bad_files_end_in_a_sentence(folder, tmp_path):
     def refused(sentence, **options):
-        with pytest.raises((UserError, InputError), match=sentence):
+        with pytest.raises(UserError, match=sentence):
             resolve(config(folder, **options), tmp_path / "data")
 
     refused("needs data.path", path=None)

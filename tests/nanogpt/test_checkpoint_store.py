@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nanogpt.checkpoint import CheckpointStore
-from nanogpt.errors import CheckpointError, InputError
+from nanogpt.errors import CheckpointError, UserError
 
 CONFIG = {"lr": 0.1, "model": {"layers": 2, "betas": [0.9, 0.95]}}
 
@@ -121,7 +121,7 @@ def test_every_single_bit_counts(store):
 def test_another_configuration_is_refused_by_its_keys(store):
     store.save(1, state(1))
     other = {"lr": 0.2, "model": {"layers": 2, "betas": [0.9, 0.95]}, "seed": 1}
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UserError) as caught:
         CheckpointStore(store.folder, other).load()
     sentence = str(caught.value)
     assert "lr (0.1 there, 0.2 here)" in sentence
@@ -145,7 +145,7 @@ def test_another_format_is_refused(store, monkeypatch):
     monkeypatch.setattr("nanogpt.checkpoint.FORMAT", 0)
     store.save(1, state(1))
     monkeypatch.undo()
-    with pytest.raises(InputError, match="has format 0; this version reads 1"):
+    with pytest.raises(UserError, match="has format 0; this version reads 1"):
         store.load()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nanogpt.errors import InputError
+from nanogpt.errors import UserError
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.runtime import seeded
 
@@ -143,11 +143,11 @@ def test_loss_of_bf16_weights_is_computed_in_fp32(model):
 
 
 def test_refusals():
-    with pytest.raises(InputError, match="17 tokens is longer than the model's context, 16"):
+    with pytest.raises(UserError, match="17 tokens is longer than the model's context, 16"):
         GPT(SMALL)(torch.zeros(1, 17, dtype=torch.long))
-    with pytest.raises(InputError, match="n_embd 10 is not a multiple of n_head 4"):
+    with pytest.raises(UserError, match="n_embd 10 is not a multiple of n_head 4"):
         GPTConfig(n_head=4, n_embd=10)
-    with pytest.raises(InputError, match="n_layer is 0"):
+    with pytest.raises(UserError, match="n_layer is 0"):
         GPTConfig(n_layer=0)
-    with pytest.raises(InputError, match=r"dropout is 1\.0"):
+    with pytest.raises(UserError, match=r"dropout is 1\.0"):
         GPTConfig(dropout=1.0)

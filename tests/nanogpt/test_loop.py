@@ -23,7 +23,7 @@ from trainer_kit import (
 )
 
 from nanogpt.data import TokenData
-from nanogpt.errors import CheckpointError, InputError, OutOfMemory
+from nanogpt.errors import CheckpointError, OutOfMemory, UserError
 from nanogpt.evaluate import evaluate
 from nanogpt.loop import train
 from nanogpt.model import GPT, Output
@@ -405,13 +405,13 @@ def test_decay_groups(data):
     assert len(names) == len(set(names)) == len(list(model.parameters())) - 1
     assert "wpe.weight" not in names
     assert [group["weight_decay"] for group in decay_groups(model, 0.1, on="all")] == [0.1, 0.1]
-    with pytest.raises(InputError, match="weight_decay_on is 'none'"):
+    with pytest.raises(UserError, match="weight_decay_on is 'none'"):
         decay_groups(model, 0.1, on="none")
 
 
 def test_state_of_other_parameters_is_refused(run, data):
     run("same")
-    with pytest.raises(InputError, match="state of other parameters"):
+    with pytest.raises(UserError, match="state of other parameters"):
         run("same", model_class=Reordered)
 
 
@@ -436,23 +436,23 @@ class Reordered(GPT):
     ],
 )
 def test_refused_settings(run, changes, sentence):
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         run(**changes)
 
 
 def test_a_vocabulary_beyond_the_models(tmp_path):
     data = TokenData.open(write_data(tmp_path / "data", vocab_size=100))
-    with pytest.raises(InputError, match="'walk' has a vocabulary of 100, the model one of 61"):
+    with pytest.raises(UserError, match="'walk' has a vocabulary of 100, the model one of 61"):
         Run(tmp_path / "run", data)
 
 
 def test_runtime_refusals_and_restored_settings(monkeypatch):
-    with pytest.raises(InputError, match="precision is 'fp8'; allowed are fp32, amp_bf16, bf16"):
+    with pytest.raises(UserError, match="precision is 'fp8'; allowed are fp32, amp_bf16, bf16"):
         Runtime("cpu", "fp8")
-    with pytest.raises(InputError, match="device is 'tpu'"):
+    with pytest.raises(UserError, match="device is 'tpu'"):
         Runtime("tpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="no CUDA device"):
+    with pytest.raises(UserError, match="no CUDA device"):
         Runtime("cuda")
     with Runtime("cpu", "amp_bf16", deterministic=True):
         assert torch.are_deterministic_algorithms_enabled()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from trainer_kit import STEPS, LogRecorder, Run, assert_identical, ranks
 
-from nanogpt.errors import CheckpointError, InputError
+from nanogpt.errors import CheckpointError, UserError
 
 COMMON = {"eval_interval": 4, "checkpoint_interval": 3, "dropout": 0.0}
 
@@ -92,7 +92,7 @@ def test_a_full_disk_on_one_rank_stops_all(tmp_path, data_folder, alone):
 
 def test_a_batch_that_does_not_divide(tmp_path, data_folder):
     for error in ranks(tmp_path, data_folder, batch=5, **COMMON):
-        assert isinstance(error, InputError)
+        assert isinstance(error, UserError)
         assert str(error) == "batch 5 does not divide among 2 ranks"
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trainer_kit import CONTEXT, VOCAB, write_data
 
 from nanogpt.data import TokenData, dataset_hash
-from nanogpt.errors import InputError
+from nanogpt.errors import UserError
 
 
 def test_targets_follow_inputs_and_come_from_the_file(data):
@@ -177,7 +177,7 @@ def change(**changes):
 )
 def test_damaged_folders_are_named_in_one_sentence(tmp_path, damage, sentence):
     damage(write_data(tmp_path))
-    with pytest.raises(InputError, match=sentence) as caught:
+    with pytest.raises(UserError, match=sentence) as caught:
         TokenData.open(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -185,9 +185,9 @@ def test_damaged_folders_are_named_in_one_sentence(tmp_path, damage, sentence):
 def test_an_id_beyond_the_vocabulary_is_caught_in_files_too_large_to_scan(tmp_path, monkeypatch):
     monkeypatch.setattr("nanogpt.data.SCAN_LIMIT", 10)
     data = TokenData.open(write_data(tmp_path, vocab_size=40))
-    with pytest.raises(InputError, match=r"train\.bin holds token id 60, beyond .* of 40"):
+    with pytest.raises(UserError, match=r"train\.bin holds token id 60, beyond .* of 40"):
         data.batch(0, 1, CONTEXT, 200)
-    with pytest.raises(InputError, match=r"val\.bin holds token id"):
+    with pytest.raises(UserError, match=r"val\.bin holds token id"):
         data.val_windows(CONTEXT)
 
 
@@ -195,7 +195,7 @@ def test_an_id_beyond_the_vocabulary_is_caught_in_files_too_large_to_scan(tmp_pa
 def test_a_split_shorter_than_the_context(tmp_path, split):
     data = TokenData.open(write_data(tmp_path, **{f"{split}_tokens": CONTEXT}))
     sentence = rf"{split}\.bin has 16 tokens, too few for one window of context 16 \(it needs 17\)"
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         data.val_windows(CONTEXT)
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         data.batch(0, 1, CONTEXT, 2)
