@@ -23,6 +23,7 @@ from powerstep_repro.config import (
     differing_keys,
     flatten,
     identity_view,
+    is_path,
     run_dir,
     with_data,
 )
@@ -63,11 +64,16 @@ def overrides_of(config: dict[str, Any]) -> list[str]:
     base = dict(flatten(compose(groups)))
     elsewhere = ("results_dir", "data_dir", "data.hash")
     values = [
-        f"{key}={json.dumps(value)}"
+        f"{key}={_text(key, value)}"
         for key, value in flatten(config)
         if key not in elsewhere and not key.startswith("logger.") and base.get(key, ...) != value
     ]
     return groups + values
+
+
+def _text(key: str, value: Any) -> str:
+    is_a_path = isinstance(value, str) and is_path(key, value)
+    return value if is_a_path else json.dumps(value, ensure_ascii=False)
 
 
 def train_until(config: dict[str, Any], step: int, places: Iterable[str]) -> Path:
@@ -203,10 +209,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="rerun-") as temporary:
         rerun = args.against
         if rerun is None:
-            places = [f"results_dir={json.dumps(args.results_dir or temporary)}"]
-            places.append(f"data_dir={json.dumps(args.data_dir)}")
+            places = [f"results_dir={args.results_dir or temporary}", f"data_dir={args.data_dir}"]
             if args.data_path:
-                places.append(f"data.path={json.dumps(args.data_path)}")
+                places.append(f"data.path={args.data_path}")
             rerun = train_until(loaded.configs[name], args.step, places)
         report = compare(args.run, rerun, args.step, ANSWERS.get(args.same_card))
     out = args.out or args.run.absolute().parent.parent / "reruns" / f"{name}.json"

@@ -249,7 +249,8 @@ class Pool:
         self._overview.running = len(self.active)
         entry = active.entry
         state = entry.refresh()
-        killed = state == RESUME and code != 0
+        # By a signal, perhaps before it had left a record.
+        killed = code < 0 or code > 128 or (state == RESUME and code != 0)
         if state == DONE:
             self.outcome.done.append(entry)
             self._overview.ended(entry, time.monotonic() - active.began)

@@ -1,5 +1,5 @@
 """Guards a sweep under fire: a random process of it, a training or the sweep itself, is killed
-every few seconds, and every run leaves what it leaves in peace, to the last bit.
+again and again, and every run leaves what it leaves in peace, to the last bit.
 """
 
 import os
@@ -11,7 +11,7 @@ import time
 
 import pytest
 import yaml
-from reliability_kit import SMALL, differences, left
+from reliability_kit import SMALL, differences, left, rows
 
 from powerstep_repro.config import ROOT, choices
 
@@ -56,14 +56,15 @@ def test_a_sweep_under_fire_ends_as_one_in_peace(tmp_path, text):
         {"optimizer": ["signsgd"], "lr": [1e30], "grad_clip": [0], "warmup_steps": [0]},  # diverges
     ]
     (tmp_path / "soak.yaml").write_text(yaml.safe_dump({"runs": [{"grid": g} for g in grids]}))
-    assert start(tmp_path, text, "quiet").wait(PATIENCE_S) == 0, (
-        tmp_path / "quiet.txt"
-    ).read_text()
+    began = time.monotonic()
+    assert start(tmp_path, text, "quiet").wait(PATIENCE_S) == 0
+    # As long apart as two runs in peace: a busy machine needs that to get anywhere.
+    every = (time.monotonic() - began) / 7
 
     sweep, kills, give_up = start(tmp_path, text, "soaked"), 0, time.monotonic() + PATIENCE_S
     while True:
         try:
-            code = sweep.wait(timeout=chance.expovariate(1 / 4))
+            code = sweep.wait(timeout=chance.expovariate(1 / every))
         except subprocess.TimeoutExpired:
             pid = chance.choice(processes_of(sweep.pid))
             if time.monotonic() > give_up:
@@ -82,7 +83,11 @@ def test_a_sweep_under_fire_ends_as_one_in_peace(tmp_path, text):
     assert kills
 
     quiet, soaked = (
-        {run.name: left(run) for run in (tmp_path / which / "tiny/runs").glob("[!.]*")}
+        # A run that diverges at once leaves neither windows nor a checkpoint.
+        {
+            run.name: left(run) if (run / "windows.json").exists() else rows(run)
+            for run in (tmp_path / which / "tiny/runs").glob("[!.]*")
+        }
         for which in ("quiet", "soaked")
     )
     assert len(quiet) == 7

@@ -76,7 +76,7 @@ def test_another_run_or_a_short_one_is_refused_in_a_sentence(make_run, tmp_path)
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("profile=h100", "data=tokens", "data.path=/x y", "data.name=mix-1", "micro_batch=40"),
+        ("profile=h100", "data=tokens", "data.path=/x é=y", "data.name=mix-1", "micro_batch=40"),
         ("profile=tiny", "optimizer=adamw_int8", "optimizer.code_v=linear", "optimizer.eps=1e-12"),
         ("profile=paper", "model=qwen3_30b_a3b", "optimizer.beta=0", "lr=1e-4", "steps=7"),
         ("profile=h100", "model.hidden=96", "logger=wandb", "logger.group=g", "compile=false"),

@@ -100,11 +100,14 @@ def test_a_run_killed_from_outside_is_resumed_but_not_for_ever(tmp_path):
     run = entry(tmp_path, "run", "steps=10000")
     log = run.run_dir / "metrics.jsonl"
 
+    def logged():
+        return log.read_bytes().count(b"\n")
+
     def kill_each_start():
         for count in range(3):
             wait_for(lambda count=count: len(events(tmp_path, "start")) > count)
             row = events(tmp_path, "start")[count]
-            wait_for(lambda row=row: log.read_bytes().count(b"\n") > row["step"] + 3)
+            wait_for(lambda row=row: log.exists() and logged() > row["step"] + 3)
             os.kill(row["pid"], signal.SIGKILL)
 
     killer = threading.Thread(target=kill_each_start, daemon=True)
