@@ -3,9 +3,10 @@
 A rule is a file: a subclass that names its hyperparameters' ``rules`` and the ``moments`` it keeps,
 and has one function, in place on float32 tensors (float64 for float64 parameters)::
 
-    update(p, g, **moments, **hyperparameters)            # one parameter; the oracle
-    foreach_update(ps, gs, **moments, **hyperparameters)  # lists of all of these; optional
+    update(p, g, *moments, **hyperparameters)            # one parameter; the oracle
+    foreach_update(ps, gs, *moments, **hyperparameters)  # lists of all of these; optional
 
+Where the rule ``counts``, the number of the step comes after the moments, as a tensor.
 Everything else is the same for all and lives here: validation, refusals, closures, precision, 8-bit
 moments, shards, checkpoints, and the choice of an implementation.
 """
@@ -85,10 +86,12 @@ class BaseOptimizer(torch.optim.Optimizer):
     update: ClassVar[Callable[..., None]]
     foreach_update: ClassVar[Callable[..., None] | None] = None
     kernel: ClassVar[fused.Kernel | None] = None
+    _kept: dict[int, Kept]  # by a group's index
+    _tables: dict[int, dict[tuple, Any]]  # the same; a captured graph needs them for ever
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        inherited: dict[str, Rule] = super(cls, cls).rules
+        inherited: dict[str, Rule] = getattr(super(cls, cls), "rules")  # noqa: B009
         cls.rules = inherited | cls.rules
         if "update" in cls.__dict__:
             # A subclass with a rule of its own must not inherit its parent's fast paths.
@@ -335,13 +338,14 @@ class BaseOptimizer(torch.optim.Optimizer):
             ps = [params[i].to(batch.dtype) for i in chosen]
             gs = [grads[i].to(batch.dtype) for i in chosen]
             if factor is not None:
-                gs = torch._foreach_mul(gs, factor)
+                gs = list(torch._foreach_mul(gs, factor))
             moments = [self._read(batch, states[i]) for i in chosen]
             steps = [[batch.steps[i]] if self.counts else [] for i in chosen]
             lists = zip(ps, gs, moments, steps, strict=True)
-            if batch.taken == "foreach" and self.foreach_update and not batch.quantized:
+            list_form = type(self).foreach_update
+            if batch.taken == "foreach" and list_form and not batch.quantized:
                 columns = zip(*((p, g, *m, *s) for p, g, m, s in lists), strict=True)
-                type(self).foreach_update(*map(list, columns), **hyper)
+                list_form(*map(list, columns), **hyper)
             else:
                 for p, g, m, s in lists:
                     type(self).update(p, g, *m, *s, **hyper)
