@@ -138,7 +138,8 @@ def frame(
     if banner:
         box = {"facecolor": ALARM, "edgecolor": "none", "boxstyle": "round,pad=0.3"}
         look = {"fontsize": 7.5, "color": "white", "fontweight": "bold", "bbox": box}
-        figure.text(1 - x, top, banner, va="top", ha="right", **look)
+        # Beside the subtitle: a heading of one's own may be long.
+        figure.text(1 - x, 1 - 0.36 / height, banner, va="top", ha="right", **look)
     return figure, axes
 
 
