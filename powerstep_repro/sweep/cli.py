@@ -8,7 +8,6 @@ from powerstep_repro.config import Planned, expand, sweep_names
 from powerstep_repro.console import table_console
 from powerstep_repro.errors import CommandParser, UserError, require
 from powerstep_repro.sweep import local, plan
-from powerstep_repro.sweep.overview import Overview
 
 MISSING = 3  # exit code of --missing: some runs have not ended
 
@@ -146,7 +145,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def train_on_cluster(args: argparse.Namespace, planned: list[Planned]) -> int:
     """Submit the runs that are not done through submitit and, unless told not to, watch them."""
-    local.what_it_takes(planned[0].config)
     require("submitit", f"--executor {args.executor}", "slurm")
     import submitit
 
@@ -155,9 +153,7 @@ def train_on_cluster(args: argparse.Namespace, planned: list[Planned]) -> int:
     if args.executor == "slurm":
         slurm.check_commands()
     console = table_console()
-    entries = plan.entries(planned)
-    todo = plan.work_order(entries)
-    local.show_plan(entries, args.name, console)
+    todo, overview = local.planned_work(planned, args.name, console)
     if not todo:
         return 0
     folder = (todo[0].run_dir.parent.parent / ".jobs").absolute()
@@ -180,7 +176,6 @@ def train_on_cluster(args: argparse.Namespace, planned: list[Planned]) -> int:
     console.print(f"{len(jobs)} jobs submitted; their own output is in {own}", soft_wrap=True)
     if args.no_wait:
         return 0
-    overview = Overview(len(entries), len(entries) - len(todo), console)
     return local.closing(slurm.follow(todo, jobs, overview), console)
 
 

@@ -273,11 +273,22 @@ class Pool:
         self._overview.failure(entry, why)
 
 
-def what_it_takes(config: dict) -> None:
-    """Refuse what every run would fail for, before anything is printed or started."""
+def planned_work(
+    planned: Sequence[Planned], title: str, console: Console
+) -> tuple[list[Entry], Overview]:
+    """Plan runs, print the plan, and return what is left to do with an overview of the whole.
+
+    Raises:
+        UserError: Something is lacking for which every run would fail.
+    """
+    config = planned[0].config
     require("torch", "training", "train")
     if config["logger"]["name"] == "wandb":
         require("wandb", "logger=wandb", "wandb")
+    entries = plan.entries(planned)
+    todo = plan.work_order(entries)
+    show_plan(entries, title, console)
+    return todo, Overview(len(entries), len(entries) - len(todo), console)
 
 
 def train_here(
@@ -290,13 +301,9 @@ def train_here(
 ) -> int:
     """Plan runs and train on this machine what is not done; returns the sweep's exit code."""
     console = table_console()
-    what_it_takes(planned[0].config)
-    entries = plan.entries(planned)
-    todo = plan.work_order(entries)
+    todo, overview = planned_work(planned, title, console)
     use_gpus = planned[0].config["device"] in ("auto", "cuda")
     places = make_workers(len(todo), use_gpus=use_gpus, workers=workers, gpus_per_run=gpus_per_run)
-    show_plan(entries, title, console)
-    overview = Overview(len(entries), len(entries) - len(todo), console)
     return closing(Pool(todo, places, overview, retries=retries).run(), console) if todo else 0
 
 
