@@ -63,7 +63,7 @@ def train(
     Args:
         settings: The run's numbers.
         model: Placed by ``runtime``; called as ``model(tokens, targets, passes) -> Output``.
-        optimizer: Any, over the model's parameters (:func:`nanogpt.runtime.decay_groups`). Its
+        optimizer: Any, over the model's parameters; named ones tie its state to names. Its
             learning rate is set each step; a group's ``initial_lr``, torch's name for it, goes
             before the settings' highest rate. If it honours ``found_inf`` and ``grad_scale``,
             torch's convention for gradient scaling, it gets them.

@@ -30,31 +30,6 @@ def seeded(*key: int) -> None:
     torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)  # torch takes 63 bits everywhere
 
 
-def decay_groups(
-    model: nn.Module, weight_decay: float, on: str = "matrices"
-) -> list[dict[str, Any]]:
-    """Split a model's trainable parameters into groups with and without weight decay.
-
-    The order is the model's own, and names travel with the parameters, so that optimizer state is
-    tied to names. A tied parameter appears once, a frozen one not at all.
-
-    Args:
-        model: The model, after it was placed.
-        weight_decay: The decay of the decayed group.
-        on: ``matrices`` decays tensors of two and more dimensions, ``all`` everything.
-    """
-    if on not in ("matrices", "all"):
-        raise UserError(f"weight_decay_on is {on!r}; allowed are 'matrices' and 'all'")
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    matrices = [(name, p) for name, p in named if p.dim() >= 2]
-    others = [(name, p) for name, p in named if p.dim() < 2]
-    groups = [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": others, "weight_decay": weight_decay if on == "all" else 0.0},
-    ]
-    return [group for group in groups if group["params"]]
-
-
 class Runtime:
     """The device, the ranks and the numeric settings of a run, as a context manager.
 

@@ -24,11 +24,11 @@ from nanogpt import kernels
 from nanogpt.data import TokenData
 from nanogpt.loop import train
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.runtime import Runtime, decay_groups, seeded
+from nanogpt.runtime import Runtime, seeded
 from nanogpt.settings import Settings
 from nanogpt.signals import obey
 from powerstep_repro.errors import CommandParser, UserError
-from powerstep_repro.optim import create
+from powerstep_repro.optim import create_for_model
 
 BOUND = 2.0
 ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
@@ -106,7 +106,7 @@ def record(options: argparse.Namespace) -> list[float]:
     with chosen, Runtime("auto", "amp_bf16", compile=compiled) as runtime:
         seeded(1337)
         model = runtime.place(GPT(GPTConfig(n_layer=options.layers, context=options.context)))
-        optimizer = create("adamw", decay_groups(model, 0.1), lr=6e-4)
+        optimizer = create_for_model("adamw", model, lr=6e-4, weight_decay=0.1)
         settings = Settings(
             steps=options.steps,
             batch=options.batch,

@@ -22,13 +22,13 @@ from nanogpt.data import TokenData
 from nanogpt.errors import OutOfMemory
 from nanogpt.loop import train
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.runtime import Runtime, decay_groups, seeded
+from nanogpt.runtime import Runtime, seeded
 from nanogpt.settings import Settings
 from nanogpt.signals import obey
 from powerstep_repro.bench.optimizers import MODELS
 from powerstep_repro.bench.timing import ROUNDS, device_name
 from powerstep_repro.errors import UserError
-from powerstep_repro.optim import create
+from powerstep_repro.optim import create_for_model
 from powerstep_repro.utilisation import peak_flops
 
 WARMUP_STEPS = 5
@@ -147,7 +147,7 @@ def _ours(job: Job, device: torch.device, folder: Path) -> list[float]:
         seeded(0)
         model = runtime.place(GPT(job.shape))
         before = [p.detach().double().sum().item() for p in model.parameters()]
-        optimizer = create(job.optimizer, decay_groups(model, 0.1), lr=1e-4)
+        optimizer = create_for_model(job.optimizer, model, lr=1e-4, weight_decay=0.1)
         settings = Settings(
             steps=WARMUP_STEPS + job.steps + 1,
             batch=job.batch,

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from nanogpt.checkpoint import CheckpointStore
 from nanogpt.evaluate import evaluate
 from nanogpt.loop import train
-from nanogpt.runtime import Runtime, decay_groups, seeded
+from nanogpt.runtime import Runtime, seeded
 from nanogpt.settings import Settings
 from powerstep_repro.config import compose
 from powerstep_repro.models import build, moe
 from powerstep_repro.models.moe import load_balancing_loss
-from powerstep_repro.optim import create
+from powerstep_repro.optim import create_for_model
 
 MOE = ("qwen3_30b_a3b", "deepseek_v2_lite")
 
@@ -216,7 +216,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path, corpus, name, optimizer_name
         with Runtime("cpu") as runtime:
             seeded(config["seed"])
             model = runtime.place(build(config["model"]))
-            optimizer = create(optimizer_name, decay_groups(model, 0.1), lr=config["lr"])
+            optimizer = create_for_model(optimizer_name, model, lr=config["lr"], weight_decay=0.1)
             train(
                 settings(config, micro_batch=2),
                 model=model,

@@ -16,6 +16,7 @@ from trainer_kit import (
     VOCAB,
     Run,
     assert_identical,
+    decay_groups,
     disturbed,
     small_model,
     small_settings,
@@ -27,7 +28,7 @@ from nanogpt.errors import CheckpointError, OutOfMemory, UserError
 from nanogpt.evaluate import evaluate
 from nanogpt.loop import train
 from nanogpt.model import GPT, Output
-from nanogpt.runtime import Runtime, decay_groups
+from nanogpt.runtime import Runtime
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_evaluating_logging_and_saving_change_no_bit(run, data, tmp_path):
     assert_identical(weights(plain), weights(busy))
     with Runtime("cpu") as runtime:  # and neither does having no recorder and no checkpoints
         model = small_model(runtime)
-        optimizer = torch.optim.AdamW(decay_groups(model, 0.1), lr=1.0)
+        optimizer = torch.optim.AdamW(decay_groups(model), lr=1.0)
         train(small_settings(), model=model, optimizer=optimizer, data=data, runtime=runtime)
     assert_identical(weights(plain), model.state_dict())
 
@@ -362,7 +363,7 @@ def test_a_group_with_a_peak_of_its_own_follows_the_same_shape(data):
     rates = []
     with Runtime("cpu") as runtime:
         model = small_model(runtime)
-        first, second = decay_groups(model, 0.1)
+        first, second = decay_groups(model)
         optimizer = torch.optim.SGD([first, {**second, "initial_lr": 0.04}], lr=1.0)
         optimizer.register_step_post_hook(
             lambda *_: rates.append([group["lr"] for group in optimizer.param_groups])
@@ -379,7 +380,7 @@ def test_a_tensor_learning_rate_is_filled_in_place(data):
     lr = torch.tensor(1.0)
     with Runtime("cpu") as runtime:
         model = small_model(runtime)
-        optimizer = torch.optim.AdamW(decay_groups(model, 0.1), lr=lr, foreach=False)
+        optimizer = torch.optim.AdamW(decay_groups(model), lr=lr, foreach=False)
         held = [group["lr"] for group in optimizer.param_groups]
         train(
             small_settings(min_lr_ratio=0.25),
@@ -391,22 +392,6 @@ def test_a_tensor_learning_rate_is_filled_in_place(data):
     for group, before in zip(optimizer.param_groups, held, strict=True):
         assert group["lr"] is before
         assert group["lr"].item() == pytest.approx(0.0025)
-
-
-def test_decay_groups(data):
-    with Runtime("cpu") as runtime:
-        model = small_model(runtime)
-    model.wpe.weight.requires_grad_(False)
-    matrices, gains = decay_groups(model, 0.1)
-    assert {p.dim() for _, p in matrices["params"]} == {2}
-    assert {p.dim() for _, p in gains["params"]} == {1}
-    assert (matrices["weight_decay"], gains["weight_decay"]) == (0.1, 0.0)
-    names = [name for name, _ in matrices["params"] + gains["params"]]
-    assert len(names) == len(set(names)) == len(list(model.parameters())) - 1
-    assert "wpe.weight" not in names
-    assert [group["weight_decay"] for group in decay_groups(model, 0.1, on="all")] == [0.1, 0.1]
-    with pytest.raises(UserError, match="weight_decay_on is 'none'"):
-        decay_groups(model, 0.1, on="none")
 
 
 def test_state_of_other_parameters_is_refused(run, data):

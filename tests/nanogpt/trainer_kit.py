@@ -19,13 +19,19 @@ from nanogpt.checkpoint import CheckpointStore, _HashingFile
 from nanogpt.data import FORMAT, TokenData, dataset_hash
 from nanogpt.loop import train
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.runtime import Runtime, decay_groups, seeded
+from nanogpt.runtime import Runtime, seeded
 from nanogpt.settings import Settings
+from powerstep_repro.optim import groups_by_kind
 
 VOCAB, CONTEXT = 61, 16
 STEPS = 12
 PATIENCE_S = 120
 TIMING = ("step_ms", "tokens_per_s")
+
+
+def decay_groups(model: torch.nn.Module) -> list[dict]:
+    return groups_by_kind(model, weight_decay=0.1)["rest"]
+
 
 OPTIMIZERS = {
     "adamw": lambda groups: torch.optim.AdamW(groups, lr=1.0),
@@ -122,7 +128,7 @@ class Run:
         self.digests = []
         with runtime:
             self.model = small_model(runtime, dropout=dropout, model_class=model_class)
-            self.optimizer = OPTIMIZERS[optimizer](decay_groups(self.model, 0.1))
+            self.optimizer = OPTIMIZERS[optimizer](decay_groups(self.model))
             if note:
                 self.optimizer.register_step_post_hook(self._note)
             self.result = train(

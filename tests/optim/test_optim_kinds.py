@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.runtime import decay_groups
 from powerstep_repro.config import choices, compose
 from powerstep_repro.models import build
 from powerstep_repro.models.count import count_by_kind
@@ -110,14 +109,19 @@ def names_in(groups) -> list[list[str]]:
     return [[name for name, _ in group["params"]] for group in groups]
 
 
-@pytest.mark.parametrize("on", ["matrices", "all"])
-def test_without_kinds_the_groups_are_the_trainers(on):
-    model = Plain()
-    ours = groups_by_kind(model, weight_decay=0.1, weight_decay_on=on)
-    theirs = decay_groups(model, 0.1, on)
-    assert list(ours) == ["rest"]
-    assert names_in(ours["rest"]) == names_in(theirs)
-    assert [g["weight_decay"] for g in ours["rest"]] == [g["weight_decay"] for g in theirs]
+def test_decay_is_for_matrices_unless_for_all():
+    model = GPT(GPTConfig(61, 16, 2, 2, 16))
+    model.wpe.weight.requires_grad_(False)
+    (decayed, others), *nothing = groups_by_kind(model, weight_decay=0.1).values()
+    assert not nothing
+    assert {p.dim() for _, p in decayed["params"]} == {2}
+    assert {p.dim() for _, p in others["params"]} == {1}
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    order = [n for n, p in model.named_parameters() if p.requires_grad]
+    assert sorted(n for names in names_in([decayed, others]) for n in names) == sorted(order)
+    assert names_in([decayed]) == [[n for n in order if "ln" not in n]]
+    everything = groups_by_kind(model, weight_decay=0.1, weight_decay_on="all")["rest"]
+    assert [group["weight_decay"] for group in everything] == [0.1, 0.1]
 
 
 def test_a_part_of_the_embeddings_goes_before_the_whole():
