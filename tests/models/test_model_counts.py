@@ -116,7 +116,7 @@ def test_training_setup_is_the_papers(name):
     assert model["steps"] == (50_000 if model["family"] == "gpt2" else 20_000)
 
 
-@pytest.mark.parametrize("name", TOTALS.keys() - PAPER.keys())
+@pytest.mark.parametrize("name", sorted(TOTALS.keys() - PAPER.keys()))
 def test_models_of_our_own_train_like_gpt2_small(name):
     set_up = ("family", "dropout", "tied_head", "vocab_size", "tokenizer", "lr", "batch", "steps")
     small, ours = original("gpt2_small"), original(name)
