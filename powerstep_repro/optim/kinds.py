@@ -64,8 +64,9 @@ def _token_embedding(model: nn.Module) -> nn.Module | None:
     if (found := _own(model, "get_input_embeddings")) is not None:
         return found
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
-    owners = [o for m in model.modules() for o in (m, getattr(m, "config", None))]
-    rows = next((o.vocab_size for o in owners if hasattr(o, "vocab_size")), None)
+    owners = (o for m in model.modules() for o in (m, getattr(m, "config", None)))
+    sizes = (getattr(owner, "vocab_size", None) for owner in owners)
+    rows = next((size for size in sizes if size is not None), None)
     return next((m for m in tables if m.num_embeddings == rows), tables[0] if tables else None)
 
 
@@ -80,6 +81,7 @@ def _head(model: nn.Module, table: nn.Module | None) -> nn.Module | None:
         if isinstance(blocks, nn.ModuleList)
         for inner in blocks.modules()
     }
+    assert isinstance(table.weight, Tensor)
     vocabulary = table.weight.shape[0]
     heads = [
         module
@@ -184,12 +186,15 @@ def create_for_model(
         ValueError: As :func:`create`; an unknown kind; or one of which the model has no parameter.
     """
     rules = rules or {}
-    decay = {"weight_decay": weight_decay, "weight_decay_on": weight_decay_on}
-    parts = groups_by_kind(model, *rules, **decay)
+    parts = groups_by_kind(
+        model, *rules, weight_decay=weight_decay, weight_decay_on=weight_decay_on
+    )
     if not rules:
         return create(name, parts["rest"], weight_decay=weight_decay, **hyperparameters)
-    shared = {k: hyperparameters[k] for k in ("lr", "implementation") if k in hyperparameters}
-    settings = {"rest": {"name": name, **hyperparameters}}
+    shared: dict[str, Any] = {
+        k: hyperparameters[k] for k in ("lr", "implementation") if k in hyperparameters
+    }
+    settings: dict[str, dict[str, Any]] = {"rest": {"name": name, **hyperparameters}}
     settings |= {kind: {**shared, **rule} for kind, rule in rules.items()}
     members = {}
     for kind, rule in settings.items():

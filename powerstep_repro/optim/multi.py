@@ -113,10 +113,11 @@ class MultiOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         # torch.amp.GradScaler sets these two for the time of a step.
-        scaling = {k: vars(self)[k] for k in ("grad_scale", "found_inf") if k in vars(self)}
+        names = ("grad_scale", "found_inf")
+        scaling: dict[str, Any] = {k: vars(self)[k] for k in names if k in vars(self)}
         if scaling and not self._step_supports_amp_scaling:
             raise ValueError("found_inf is set, but not every member's step is a fused one")
-        factor = {} if grad_factor is None else {"grad_factor": grad_factor}
+        factor: dict[str, Any] = {} if grad_factor is None else {"grad_factor": grad_factor}
         for name, member in self.optimizers.items():
             if factor and "grad_factor" not in inspect.signature(member.step).parameters:
                 raise ValueError(f"grad_factor is given, but {name!r} does not take one")
@@ -156,8 +157,8 @@ class MultiOptimizer(torch.optim.Optimizer):
             member.load_state_dict({"state": own, "param_groups": groups})
         self._share()
         self.state.update(state)  # keys that are no parameter's, as torch keeps them
-        for hook in self._optimizer_load_state_dict_post_hooks.values():
-            hook(self)
+        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
+            post_hook(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "optimizers": self.optimizers}
