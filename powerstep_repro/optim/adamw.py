@@ -50,7 +50,8 @@ def adamw(
         "implementation": implementation,
     }
     values = {name: RULES[name](name, value) for name, value in values.items()}
-    listed: list[Any] = list(params)
+    # A tensor by itself is for torch to refuse.
+    listed: Any = params if isinstance(params, Tensor) else list(params)
     flags: dict[str, dict[str, Any]] = {
         "auto": {"fused": True} if _all_on_cuda(listed) else {},
         "reference": {"foreach": False, "fused": False},
@@ -60,8 +61,8 @@ def adamw(
     return torch.optim.AdamW(listed, **flags[values.pop("implementation")], **values)
 
 
-def _all_on_cuda(params: list[Any]) -> bool:
+def _all_on_cuda(params: Any) -> bool:
     """Say so for tensors, (name, tensor) pairs and groups of either."""
     members = [m for p in params for m in (p["params"] if isinstance(p, dict) else [p])]
     tensors = [m[1] if isinstance(m, tuple) else m for m in members]
-    return bool(tensors) and all(t.is_cuda for t in tensors)
+    return bool(tensors) and all(getattr(t, "is_cuda", False) for t in tensors)
