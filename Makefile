@@ -53,6 +53,7 @@ versions: ## list the installed versions of what pyproject.toml names
 test: $(TEST_READY) ## lint and run the tests on a CPU, but for the slow ones
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(PY) -m mypy
 	$(PY) -m pytest -n 2 $(ARGS)
 
 test-all: $(TEST_READY) ## run every test, the slow ones too (GPU tests skip themselves)
@@ -112,7 +113,7 @@ all: $(addprefix fig-,$(FIGURES)) tables report ## every figure, every table, th
 
 # Of `paper`, whose runs need the paper's hardware, the pages that say so: only while it has no runs.
 clean: ## remove environment, caches, results of tiny, of paper if it has no runs; data and evidence stay
-	rm -rf $(VENV) .venv-floor .venv-locked results/tiny build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-floor .venv-locked results/tiny build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	[ -e results/paper/runs ] || \
 	  rm -rf $(addprefix results/paper/,figures tables REPORT*.md report*.html)
 	@rmdir results/paper 2>/dev/null || true

@@ -84,7 +84,7 @@ def exit_on_user_error(main: Callable[[], int | None]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         # A console that has no β must not end a command; a test's stand-in for one cannot be told.
         with contextlib.suppress(AttributeError, OSError):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         code = main() or 0
         sys.stdout.flush()

@@ -46,7 +46,7 @@ class AdamWInt8(BaseOptimizer):
     moments: ClassVar = {"m": True, "v": False}
     counts = True
     quantized = True
-    kernel = Kernel("adamw", lambda hyper: hyper["betas"])
+    kernel: ClassVar[Kernel | None] = Kernel("adamw", lambda hyper: hyper["betas"])
 
     def __init__(
         self, params: ParamsT, lr: float | Tensor = 1e-3, *,

@@ -9,6 +9,8 @@ import math
 import torch
 from torch import Tensor
 
+Tensors = list[Tensor] | tuple[Tensor, ...]  # torch's list functions return either
+
 
 def signed_power(x: Tensor, beta: float) -> Tensor:
     """Signed power transform Φ_β(x) = sign(x)·|x|^β, equation (5).
@@ -40,7 +42,7 @@ def descend(p: Tensor, u: Tensor, lr: float | Tensor, weight_decay: float) -> No
         p.add_(u, alpha=-lr)
 
 
-def foreach_signed_power(xs: list[Tensor], beta: float) -> list[Tensor]:
+def foreach_signed_power(xs: list[Tensor], beta: float) -> Tensors:
     """``signed_power`` of every tensor of a list (all on one device).
 
     On the CPU |x|^β is exp2(β·log2|x|): 1.4 ns an element where ``pow`` takes 2.5. Its relative
@@ -58,9 +60,7 @@ def foreach_signed_power(xs: list[Tensor], beta: float) -> list[Tensor]:
     return powers
 
 
-def foreach_descend(
-    ps: list[Tensor], us: list[Tensor], lr: float | Tensor, weight_decay: float
-) -> None:
+def foreach_descend(ps: list[Tensor], us: Tensors, lr: float | Tensor, weight_decay: float) -> None:
     """``descend`` for every tensor of a list, in place on ``ps``."""
     if weight_decay != 0:
         torch._foreach_mul_(ps, 1 - lr * weight_decay)

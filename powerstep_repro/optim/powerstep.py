@@ -35,7 +35,9 @@ class PowerStep(BaseOptimizer):
     """
 
     rules: ClassVar = {"gamma": Interval("[0, 1)"), "beta": Interval("[0, 1]")}
-    kernel = Kernel("powerstep", lambda hyper: (hyper["gamma"], hyper["beta"]))
+    kernel: ClassVar[Kernel | None] = Kernel(
+        "powerstep", lambda hyper: (hyper["gamma"], hyper["beta"])
+    )
 
     def __init__(
         self, params: ParamsT, lr: float | Tensor = 1e-3, *, gamma: float = 0.9, beta: float = 0.1,

@@ -32,9 +32,17 @@ from powerstep_repro.optim.sharded import zero_scales
 class BlockCode(Protocol):
     """A map between [-1, 1] or [0, 1] and one byte."""
 
-    dtype: torch.dtype  # of the stored codes
-    zero: int  # the code of 0
-    added: float  # what a scale is raised by for coding
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the stored codes."""
+
+    @property
+    def zero(self) -> int:
+        """The code of 0."""
+
+    @property
+    def added(self) -> float:
+        """What a scale is raised by for coding."""
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the codes of the nearest values, as a tensor of any integer dtype."""

@@ -42,7 +42,8 @@ def local_grad(p: Tensor) -> Tensor:
 
 def whole(t: Any) -> Any:
     """Return a DTensor's global value, which is a collective; anything else as it is."""
-    return t.full_tensor() if isinstance(t, Tensor) and is_sharded(t) else t
+    sharded = isinstance(t, Tensor) and is_sharded(t)
+    return t.full_tensor() if sharded else t
 
 
 def has_whole_rows(p: Tensor, block_size: int) -> bool:

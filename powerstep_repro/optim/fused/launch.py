@@ -168,8 +168,8 @@ class Step:
                 "FAST": self._tuning.fast if b <= 0.5 else 0,
                 **self._fixed,
             }  # fmt: skip
-        decay = 1 - lr * weight_decay
-        if tensor_lr:
+        decay: Any = 1 - lr * weight_decay
+        if isinstance(lr, Tensor):
             decay, lr = decay.float(), lr.float()
         with _current(self.device):
             for table, where, types in self._launches:
