@@ -41,7 +41,7 @@ def compile_variant(variant):
     constants = {
         "RULE": "powerstep", "TYPE_P": tl.float32, "CODE_V": "none", "TYPE_V": tl.float32,
         "POWER": "root", "LR_TENSOR": False, "FACTOR": False, "FOUND_INF": False,
-        "BLOCK": tuning.block, "ROW": 128, "VECTOR": 4, "EVICT": tuning.evict,
+        "BLOCK": tuning.block, "ROW": 128, "VECTOR": 4,
         "FAST": tuning.fast, "TAIL": TAIL, **variant,
     }  # fmt: skip
     constants["TYPE_G"] = constants["TYPE_P"]

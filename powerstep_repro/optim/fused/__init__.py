@@ -8,7 +8,6 @@ too slow to train with, exact enough to test with. Importing this package does n
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -51,19 +50,12 @@ class Kernel(NamedTuple):
     coefficients: Callable[[dict[str, Any]], tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class Moment:
-    """One moment of a list of tensors.
-
-    Args:
-        values: A contiguous fp32 tensor each, or flat codes.
-        scales: Fp32 scales of the codes; empty for fp32 values.
-        code: "none" (fp32 values), "linear" or "dynamic".
-    """
+class Moment(NamedTuple):
+    """One moment of a list of tensors: contiguous fp32 values, or codes and their fp32 scales."""
 
     values: Sequence[Tensor]
     scales: Sequence[Tensor] = ()
-    code: str = "none"
+    code: str = "none"  # or "linear", "dynamic"
 
 
 def step(*args: Any, **kwargs: Any) -> Any:

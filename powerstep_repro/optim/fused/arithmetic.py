@@ -1,6 +1,6 @@
 """Elementwise arithmetic of the fused kernels: signed power, and the two 8-bit codes.
 
-All but the fast forms of the power is built from operations that round the same way on every
+All but the fast form of the power is built from operations that round the same way on every
 device (no approximate ``log2`` or ``exp2`` instruction, no implicit multiply-add), so that a kernel
 interpreted on a CPU computes what the compiled one does. Blocks are fp32, of shape (rows, row
 length), in registers.
@@ -40,8 +40,7 @@ def signed_power(x, beta, POWER: tl.constexpr, FAST: tl.constexpr):
         beta: Exponent; unused for ``sign`` and ``identity``.
         POWER: "sign" (beta = 0), "identity" (beta = 1), "root" (0 < beta <= 0.8: no finite x but
             zero has a subnormal result) or "any".
-        FAST: Take the hardware's log2 (1): up to 2.8*beta ulp more. Its exp2 too (2): up to
-            2.5 ulp more for beta <= 0.1.
+        FAST: Take the hardware's log2: up to 2.8*beta ulp more.
     """
     if POWER == "identity":
         return x
@@ -97,7 +96,7 @@ def _power(magnitude, beta, POWER: tl.constexpr, FAST: tl.constexpr):
     centred = x - 0x3F3504F3
     f = (x - (centred & -0x00800000)).to(tl.float32, bitcast=True)
     e = ((centred >> 23) + tl.where(subnormal, -149, 0)).to(tl.float32)
-    if FAST >= 1:
+    if FAST:
         log2_f = _log2(f)
     else:
         log2_f = _log2_polynomial(f - 1.0)
@@ -108,10 +107,7 @@ def _power(magnitude, beta, POWER: tl.constexpr, FAST: tl.constexpr):
     n = shifted - 12582912.0
     w = tl.fma(log2_f, beta, tl.fma(e, beta, -n))
 
-    if FAST >= 2:
-        y = tl.exp2(w)
-    else:
-        y = _exp2_polynomial(w)
+    y = _exp2_polynomial(w)
     if POWER == "root":
         return y.to(tl.int32, bitcast=True) + (shifted.to(tl.int32, bitcast=True) << 23)
     else:

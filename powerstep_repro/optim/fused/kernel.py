@@ -43,22 +43,22 @@ def _pointer(pointers, part, tensors, tensor, offset, TYPE: tl.constexpr, VECTOR
 
 
 @triton.jit
-def _read(pointer, mask, MASKED: tl.constexpr, EVICT: tl.constexpr):
+def _read(pointer, mask, MASKED: tl.constexpr):
     if MASKED:
-        return tl.load(pointer, mask=mask, other=0, eviction_policy=EVICT)
+        return tl.load(pointer, mask=mask, other=0)
     else:
-        return tl.load(pointer, eviction_policy=EVICT)
+        return tl.load(pointer)
 
 
 @triton.jit
-def _write(pointer, value, mask, MASKED: tl.constexpr, EVICT: tl.constexpr):
+def _write(pointer, value, mask, MASKED: tl.constexpr):
     if INTERPRETED and pointer.dtype.element_ty == tl.bfloat16:
         value = round_to_bfloat16(value)
     value = value.to(pointer.dtype.element_ty)
     if MASKED:
-        tl.store(pointer, value, mask=mask, eviction_policy=EVICT)
+        tl.store(pointer, value, mask=mask)
     else:
-        tl.store(pointer, value, eviction_policy=EVICT)
+        tl.store(pointer, value)
 
 
 @triton.jit
@@ -104,7 +104,7 @@ def _update(
     RULE: tl.constexpr, TYPE_P: tl.constexpr, TYPE_G: tl.constexpr,
     CODE_M: tl.constexpr, TYPE_M: tl.constexpr, CODE_V: tl.constexpr, TYPE_V: tl.constexpr,
     POWER: tl.constexpr, LR_TENSOR: tl.constexpr, FACTOR: tl.constexpr,
-    BLOCK: tl.constexpr, ROW: tl.constexpr, VECTOR: tl.constexpr, EVICT: tl.constexpr,
+    BLOCK: tl.constexpr, ROW: tl.constexpr, VECTOR: tl.constexpr,
     FAST: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Update one block. MASKED: it reaches past the tensor's end."""
@@ -116,23 +116,22 @@ def _update(
     p_at = _pointer(pointers, PARAM, tensors, tensor, start, TYPE_P, VECTOR) + at
     g_at = _pointer(pointers, GRAD, tensors, tensor, start, TYPE_G, VECTOR) + at
     m_at = _pointer(pointers, M, tensors, tensor, start, TYPE_M, VECTOR) + at
-    m = _read(m_at, mask, MASKED, EVICT)
+    m = _read(m_at, mask, MASKED)
     m_scales = None
     if CODE_M != "none":
         ms_at = _pointer(pointers, M_SCALES, tensors, tensor, start // ROW, tl.float32, 1)
         ms_at += rows
-        m_scales = _read(ms_at, row_mask, MASKED, EVICT)
+        m_scales = _read(ms_at, row_mask, MASKED)
     if RULE == "adamw":
         v_at = _pointer(pointers, V, tensors, tensor, start, TYPE_V, VECTOR) + at
-        v = _read(v_at, mask, MASKED, EVICT)
+        v = _read(v_at, mask, MASKED)
         v_scales = None
         if CODE_V != "none":
-            vs_at = (
-                _pointer(pointers, V_SCALES, tensors, tensor, start // ROW, tl.float32, 1) + rows
-            )
-            v_scales = _read(vs_at, row_mask, MASKED, EVICT)
-    g = _read(g_at, mask, MASKED, EVICT).to(tl.float32)
-    p = _read(p_at, mask, MASKED, EVICT).to(tl.float32)
+            vs_at = _pointer(pointers, V_SCALES, tensors, tensor, start // ROW, tl.float32, 1)
+            vs_at += rows
+            v_scales = _read(vs_at, row_mask, MASKED)
+    g = _read(g_at, mask, MASKED).to(tl.float32)
+    p = _read(p_at, mask, MASKED).to(tl.float32)
     if FACTOR:
         g = g * factor
 
@@ -157,25 +156,25 @@ def _update(
         u = tl.div_rn(m_hat, tl.sqrt_rn(v_hat) + eps)
 
     if CODE_M == "none":
-        _write(m_at, m, mask, MASKED, EVICT)
+        _write(m_at, m, mask, MASKED)
     else:
         codes, scales = _encode(m, mask, MASKED, CODE_M, True, BLOCK, ROW)
-        _write(m_at, codes, mask, MASKED, EVICT)
-        _write(ms_at, scales, row_mask, MASKED, EVICT)
+        _write(m_at, codes, mask, MASKED)
+        _write(ms_at, scales, row_mask, MASKED)
     if RULE == "adamw":
         if CODE_V == "none":
-            _write(v_at, v, mask, MASKED, EVICT)
+            _write(v_at, v, mask, MASKED)
         else:
             codes, scales = _encode(v, mask, MASKED, CODE_V, False, BLOCK, ROW)
-            _write(v_at, codes, mask, MASKED, EVICT)
-            _write(vs_at, scales, row_mask, MASKED, EVICT)
+            _write(v_at, codes, mask, MASKED)
+            _write(vs_at, scales, row_mask, MASKED)
 
     p = p * decay
     if LR_TENSOR:
         p = p - u * lr
     else:
         p = tl.fma(u, -lr, p)
-    _write(p_at, p, mask, MASKED, EVICT)
+    _write(p_at, p, mask, MASKED)
 
 
 @triton.jit(do_not_specialize=["tensors", "lr", "decay", "factor", "found"])
@@ -186,45 +185,23 @@ def step_kernel(
     CODE_M: tl.constexpr, TYPE_M: tl.constexpr, CODE_V: tl.constexpr, TYPE_V: tl.constexpr,
     POWER: tl.constexpr, LR_TENSOR: tl.constexpr, FACTOR: tl.constexpr,
     FOUND_INF: tl.constexpr, BLOCK: tl.constexpr, ROW: tl.constexpr, VECTOR: tl.constexpr,
-    EVICT: tl.constexpr, FAST: tl.constexpr, TAIL: tl.constexpr,
+    FAST: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """Step all elements of all tensors of a table (see ``launch.Table``).
 
-    Args:
-        chunks: (programs, 2) int32: a program's tensor and which ``BLOCK`` of it.
-        numels: (tensors,) int64.
-        pointers: (7, tensors) int64, addresses; rows as named above.
-        tensors: Columns of ``pointers``.
-        table_m: Entries of the dynamic code of the first moment.
-        table_v: The same of the second moment.
-        lr: Learning rate: a float, or with ``LR_TENSOR`` a pointer to one.
-        decay: 1 - lr*weight_decay, likewise.
-        a: gamma or beta1.
-        b: The power's exponent or beta2.
-        c: 1 - beta1.
-        d: 1 - beta2.
-        log_a: log(beta1).
-        log_b: log(beta2).
-        eps: Added to the root of the second moment.
-        factor: With ``FACTOR``, pointer to what gradients are multiplied by as they are read.
-        found: With ``FOUND_INF``, pointer to a number; if it is not 0, nothing is written.
-        RULE: "powerstep", "pbsgdm", "adams" or "adamw".
-        TYPE_P: Element type of the parameters.
-        TYPE_G: Of the gradients.
-        CODE_M: Code of the first moment: "none" (fp32 values), "linear" or "dynamic".
-        TYPE_M: Element type of the first moment.
-        CODE_V: Code of the second moment, which is unsigned.
-        TYPE_V: Element type of the second moment.
-        POWER: See ``signed_power``.
-        LR_TENSOR: Whether ``lr`` and ``decay`` are read from memory.
-        FACTOR: Whether gradients are multiplied by ``factor``.
-        FOUND_INF: Whether ``found`` decides if there is a step.
-        BLOCK: Elements a program, a multiple of ROW; powers of two.
-        ROW: Elements that share a scale.
-        VECTOR: Elements to whose size every address of the table is aligned.
-        EVICT: Eviction policy of loads and stores.
-        FAST: See ``signed_power``.
-        TAIL: Elements that a tensor's last block takes at a time.
+    - ``chunks``, (programs, 2) int32: a program's tensor, and which ``BLOCK`` elements of it.
+    - ``numels``, (tensors,) int64; ``pointers``, (7, tensors) int64, rows as named above.
+    - ``a``, ``b``: γ and the power's exponent, or β1 and β2; ``c`` and ``d`` are 1 - a and 1 - b.
+    - ``lr`` and ``decay`` = 1 - lr·λ, or with ``LR_TENSOR`` pointers to them.
+    - ``factor``, with ``FACTOR``: pointer to what gradients are multiplied by as they are read.
+    - ``found``, with ``FOUND_INF``: pointer to a number; if it is not 0, nothing is written.
+    - ``RULE``: "powerstep", "pbsgdm", "adams" or "adamw".
+    - ``CODE_M``, ``CODE_V``: "none" (fp32 values), "linear", or "dynamic" with its entries in
+      ``table_m``, ``table_v``; the second moment's is unsigned.
+    - ``POWER``, ``FAST``: see ``signed_power``.
+    - ``BLOCK`` elements a program, ``ROW`` a scale, ``TAIL`` at a time in a tensor's last block:
+      powers of two, each a multiple of ``ROW``.
+    - ``VECTOR``: elements to whose size every address of the table is aligned.
     """
     program = tl.program_id(0)
     tensor = tl.load(chunks + 2 * program)
@@ -245,7 +222,7 @@ def step_kernel(
             start, numel, tensor, tensors, pointers, table_m, table_v,
             lr, decay, a, b, c, d, log_a, log_b, eps, factor,
             RULE, TYPE_P, TYPE_G, CODE_M, TYPE_M, CODE_V, TYPE_V, POWER, LR_TENSOR, FACTOR,
-            BLOCK, ROW, VECTOR, EVICT, FAST, MASKED=False,
+            BLOCK, ROW, VECTOR, FAST, MASKED=False,
         )  # fmt: skip
     else:
         for _ in range(tl.cdiv(numel - start, TAIL).to(tl.int32)):
@@ -253,6 +230,6 @@ def step_kernel(
                 start, numel, tensor, tensors, pointers, table_m, table_v,
                 lr, decay, a, b, c, d, log_a, log_b, eps, factor,
                 RULE, TYPE_P, TYPE_G, CODE_M, TYPE_M, CODE_V, TYPE_V, POWER, LR_TENSOR, FACTOR,
-                TAIL, ROW, VECTOR, EVICT, FAST, MASKED=True,
+                TAIL, ROW, VECTOR, FAST, MASKED=True,
             )  # fmt: skip
             start += TAIL

@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
@@ -28,22 +27,12 @@ TYPES = {
 TAIL = 512
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """How the kernel is cut and compiled.
+class Tuning(NamedTuple):
+    """How the kernel is cut and compiled."""
 
-    Args:
-        block: Elements a program: a power of two, at least ``TAIL``.
-        warps: Warps a program.
-        evict: Eviction policy of loads and stores, "" or "evict_first".
-        fast: Hardware instructions in the signed power: 0 none, 1 log2, 2 log2 and exp2; for
-            β <= 1/2, where log2 adds 1.4 ulp at most.
-    """
-
-    block: int = 2048
+    block: int = 2048  # elements a program: a power of two, at least ``TAIL``
     warps: int = 4
-    evict: str = ""
-    fast: int = 0
+    fast: bool = False  # the hardware's log2, for β <= 1/2, where it adds 1.4 ulp at most
 
 
 # By the code of the first moment ("none" is fp32), and for the rule that has two quantized ones.
@@ -51,7 +40,7 @@ class Tuning:
 TUNING = {
     "none": Tuning(block=1024),
     "linear": Tuning(block=4096, warps=8),
-    "dynamic": Tuning(fast=1),
+    "dynamic": Tuning(fast=True),
     "adamw": Tuning(warps=8),
 }
 
@@ -101,7 +90,6 @@ class Step:
             "TYPE_V": TYPES[v.values[0].dtype] if v else tl.float32,
             "BLOCK": self._tuning.block,
             "ROW": block_size,
-            "EVICT": self._tuning.evict,
             "TAIL": TAIL,
             "num_warps": self._tuning.warps,
             "enable_fp_fusion": False,
@@ -111,10 +99,11 @@ class Step:
         # Rows of the pointer table, in the kernel's order.
         second = (v.values, v.scales) if v else ((), ())
         parts = (ps, gs, m.values, m.scales, *second, steps)
+        # One launch for the tensors of one dtype, whose gradients have one dtype.
         kinds: dict[tuple[torch.dtype, torch.dtype], list[int]] = {}
         for i, (p, g) in enumerate(zip(ps, gs, strict=True)):
             kinds.setdefault((p.dtype, g.dtype), []).append(i)
-        self._launches: list[tuple[Table, tuple, dict[str, Any]]] = []
+        self._launches: list[tuple[int, tuple, dict[str, Any]]] = []
         for (p_type, g_type), chosen in kinds.items():
             numels = tuple(ps[i].numel() for i in chosen)
             key = (rule, m.code, p_type, g_type, self._tuning.block, self.device, numels)
@@ -124,11 +113,10 @@ class Step:
             pointers = table.pointers(
                 [[part[i].data_ptr() for i in chosen] if part else missing for part in parts]
             )
-            types = {"TYPE_P": TYPES[p_type], "TYPE_G": TYPES[g_type]}
-            types["VECTOR"] = 4 if table.aligned else 1
-            self._launches.append(
-                (table, (table.chunks, table.numels, pointers, len(chosen)), types)
-            )
+            vector = 4 if table.aligned else 1
+            types = {"TYPE_P": TYPES[p_type], "TYPE_G": TYPES[g_type], "VECTOR": vector}
+            where = (table.chunks, table.numels, pointers, len(chosen))
+            self._launches.append((table.programs, where, types))
         self._settings: tuple = ()
         self._constants: dict[str, Any] = {}
 
@@ -160,20 +148,22 @@ class Step:
             self._settings = settings
             self._constants = {
                 "a": a, "b": b, "c": 1 - a, "d": 1 - b, "eps": eps,
-                "log_a": _log(a), "log_b": _log(b),
+                "log_a": math.log(a) if a else -math.inf,
+                "log_b": math.log(b) if b else -math.inf,
                 "POWER": _power_kind(b) if self._rule in ("powerstep", "pbsgdm") else "identity",
                 "LR_TENSOR": tensor_lr,
                 "FACTOR": grad_factor is not None,
                 "FOUND_INF": found_inf is not None,
-                "FAST": self._tuning.fast if b <= 0.5 else 0,
+                "FAST": self._tuning.fast and b <= 0.5,
                 **self._fixed,
             }  # fmt: skip
         decay: Any = 1 - lr * weight_decay
         if isinstance(lr, Tensor):
             decay, lr = decay.float(), lr.float()
-        with _current(self.device):
-            for table, where, types in self._launches:
-                step_kernel[(table.programs,)](
+        other = self.device.type == "cuda" and torch.cuda.current_device() != self.device.index
+        with torch.cuda.device(self.device) if other else nullcontext():
+            for programs, where, types in self._launches:
+                step_kernel[(programs,)](
                     *where, lr=lr, decay=decay, factor=grad_factor, found=found_inf,
                     **types, **self._constants,
                 )  # fmt: skip
@@ -181,18 +171,7 @@ class Step:
             p.copy_(stepped)
 
 
-def _current(device: torch.device) -> AbstractContextManager:
-    """Make a GPU the current one, if it is not."""
-    if device.type != "cuda" or torch.cuda.current_device() == device.index:
-        return nullcontext()
-    return torch.cuda.device(device)
-
-
 def _power_kind(beta: float) -> str:
     if beta in (0, 1):
         return "identity" if beta else "sign"
     return "root" if beta <= 0.8 else "any"
-
-
-def _log(beta: float) -> float:
-    return math.log(beta) if beta > 0 else -math.inf

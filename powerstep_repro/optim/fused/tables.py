@@ -28,6 +28,9 @@ class Table:
         parts: Rows of the address table.
         block: Elements a program.
         device: Where the tensors are.
+
+    Raises:
+        RuntimeError: A CUDA graph is being captured: sizes cannot be sent then.
     """
 
     def __init__(self, numels: Sequence[int], parts: int, block: int, device: torch.device):
@@ -58,21 +61,18 @@ class Table:
         captured = capturing(self.device)
         if addresses == self._addresses and not captured:
             return self._pointers
-        union = 0
-        for address in addresses:
-            union |= address
-        self.aligned = union % 16 == 0
+        self.aligned = all(address % 16 == 0 for address in addresses)
+        host = torch.tensor(addresses, dtype=torch.int64, device="cpu").view(self._shape)
         if captured:
             if not self._spares:
                 raise RuntimeError(
                     f"more than {SPARES} CUDA graphs captured without a step between them"
                 )
             pinned, pointers = self._spares.pop()
-            pinned.copy_(torch.tensor(addresses, dtype=torch.int64, device="cpu").view(self._shape))
+            pinned.copy_(host)
             pointers.copy_(pinned, non_blocking=True)
             self._captured.append((pinned, pointers))  # read and written by every replay
             return pointers
-        host = torch.tensor(addresses, dtype=torch.int64, device="cpu").view(self._shape)
         if self.device.type == "cuda":
             # A buffer of its own for each copy: torch recycles it once the copy is done.
             host = host.pin_memory()
