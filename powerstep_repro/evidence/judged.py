@@ -2,17 +2,22 @@
 
 import numpy as np
 
-from powerstep_repro.evidence import verdicts_other  # noqa: F401, its judges enter themselves
+from powerstep_repro.evidence import verdicts_other, verdicts_own  # noqa: F401, judges enter here
 from powerstep_repro.evidence.sources import Evidence
 from powerstep_repro.evidence.statistics import overall, slope
 from powerstep_repro.evidence.verdicts import JUDGES, Judgement, majority, sizes, trend_verdict
 from powerstep_repro.evidence.words import NO_VERDICT, signed
-from powerstep_repro.paper import CLAIMS, Claim, optimizer_label, value
+from powerstep_repro.paper import CLAIMS, OWN_CLAIMS, Claim, optimizer_label, value
 
 
 def judge_all(evidence: Evidence) -> list[Judgement]:
     """Judge every claim of the paper."""
     return [judge_claim(claim, evidence) for claim in CLAIMS]
+
+
+def judge_own(evidence: Evidence) -> list[Judgement]:
+    """Judge every claim of our own."""
+    return [judge_claim(claim, evidence) for claim in OWN_CLAIMS]
 
 
 def judge_claim(claim: Claim, evidence: Evidence) -> Judgement:

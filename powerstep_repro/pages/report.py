@@ -1,13 +1,13 @@
 """The report as Markdown: findings first, then claims, figures, tables, departures, provenance."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from powerstep_repro.config import compose
 from powerstep_repro.evidence import Evidence, benchmarks, provenance
 from powerstep_repro.evidence.compare import MIXED, gap_words, gap_words_beside
-from powerstep_repro.evidence.judged import judge_all
+from powerstep_repro.evidence.judged import judge_all, judge_own
 from powerstep_repro.evidence.memory import scaled_to
 from powerstep_repro.evidence.statistics import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED
 from powerstep_repro.evidence.tuned import tuned
@@ -24,6 +24,7 @@ from powerstep_repro.paper import (
     RELEASED_AT,
     optimizer_label,
 )
+from powerstep_repro.paper.own_claims import ONE_RUN
 from powerstep_repro.runs.cells import NOT_RUN
 
 _ORDER = (NOT_REPRODUCED, REPRODUCED, INCONCLUSIVE)
@@ -34,6 +35,7 @@ def document(evidence: Evidence) -> str:
     judgements = judge_all(evidence)
     body = [
         *_claims(judgements),
+        *_own_claims(judge_own(evidence)),
         *_figures(evidence),
         *_tables(evidence),
         *_departures(evidence),
@@ -193,7 +195,29 @@ def _claims(judgements: Sequence[Judgement]) -> list[str]:
     ]
 
 
-def _claim(judgement: Judgement) -> list[str]:
+def _own_claims(judgements: Sequence[Judgement]) -> list[str]:
+    rows = [
+        (j.claim.says, j.claim.stage, f"**{_own(j.words)}**", j.coverage or "-") for j in judgements
+    ]
+    return [
+        "## Claims of our own",
+        "Not the paper's: ours, on warm-up, collapse, reruns, and where the gap to AdamW sits, "
+        "written before the runs that judge them. A *test* needs two seeds a side or more; "
+        f"*exploration* makes do with one run a side, ±{ONE_RUN:g} in the place of its interval, "
+        "and settles nothing beyond the model that it was made on.",
+        grid(["Claim", "Made as", "Verdict", "Parts run"], rows),
+        *(part for judgement in judgements for part in _claim(judgement, _own)),
+    ]
+
+
+def _own(verdict: str) -> str:
+    """Write a verdict on what nobody has claimed before: there is nothing to reproduce."""
+    for theirs, ours in ((NOT_REPRODUCED, "does not hold"), (REPRODUCED, "holds")):
+        verdict = verdict.replace(theirs, ours)
+    return verdict.replace(INCONCLUSIVE, "open")
+
+
+def _claim(judgement: Judgement, write: Callable[[str], str] = str) -> list[str]:
     claim = judgement.claim
     lines = [
         f"- Says: {claim.says} ({claim.source})",
@@ -207,13 +231,13 @@ def _claim(judgement: Judgement) -> list[str]:
     not_run = []
     for item in judgement.items:
         if item.verdict != NOT_RUN:
-            lines.append(f"- {item.what}: **{item.verdict}**. {item.evidence}.")
+            lines.append(f"- {item.what}: **{write(item.verdict)}**. {item.evidence}.")
         else:
             why = f" ({item.evidence})" if item.evidence != NOT_RUN else ""
             not_run.append(item.what + why)
     if not_run:
         lines.append(f"- Not run: {'; '.join(not_run)}.")
-    return [f"### {claim.name}: {judgement.words}", "\n".join(lines)]
+    return [f"### {claim.name}: {write(judgement.words)}", "\n".join(lines)]
 
 
 def _figures(evidence: Evidence) -> list[str]:

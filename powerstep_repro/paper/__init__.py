@@ -2,7 +2,8 @@
 
 Nothing here depends on a run. ``numbers`` holds every cell of the six tables, ``claims`` what the
 text says together with what would confirm or refute it, ``layout`` the panels of the seven
-figures, ``assumed`` what the LaTeX source leaves open and we had to choose.
+figures, ``assumed`` what the LaTeX source leaves open and we had to choose. ``own_claims`` are not
+the paper's but ours.
 """
 
 from powerstep_repro.paper.assumed import ASSUMED, Assumption
@@ -11,6 +12,7 @@ from powerstep_repro.paper.departures import DEPARTURES, RELEASED_AT, Departure
 from powerstep_repro.paper.layout import FIGURES, PaperFigure
 from powerstep_repro.paper.names import MODELS, OPTIMIZERS, model_label, optimizer_label
 from powerstep_repro.paper.numbers import NUMBERS, TABLES, Number, PaperTable, table, value
+from powerstep_repro.paper.own_claims import OWN_CLAIMS, OwnClaim
 
 __all__ = [
     "ASSUMED",
@@ -22,12 +24,14 @@ __all__ = [
     "MODELS",
     "NUMBERS",
     "OPTIMIZERS",
+    "OWN_CLAIMS",
     "RELEASED_AT",
     "TABLES",
     "Assumption",
     "Claim",
     "Departure",
     "Number",
+    "OwnClaim",
     "PaperFigure",
     "PaperTable",
     "model_label",

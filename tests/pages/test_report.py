@@ -11,7 +11,7 @@ from powerstep_repro.evidence.provenance import device_hours, effects, total_tok
 from powerstep_repro.pages.html import html
 from powerstep_repro.pages.report import document
 from powerstep_repro.pages.tables import CATALOGUE, build
-from powerstep_repro.paper import CLAIMS, DEPARTURES
+from powerstep_repro.paper import CLAIMS, DEPARTURES, OWN_CLAIMS
 from powerstep_repro.report import main as report
 
 
@@ -28,11 +28,12 @@ def test_the_report_holds_claims_figures_tables_and_provenance(world):
     text = document(Evidence(world.results, "h100"))
     assert "5 runs (4 finished, 1 diverged)" in text
     assert "- **not reproduced** (1 of 6 parts run): PowerStep ends within 0.028" in text
-    for claim in CLAIMS:
+    for claim in (*CLAIMS, *OWN_CLAIMS):
         assert f"### {claim.name}: " in text
+    assert "Of the paper's 22 claims: " in text
     assert "![Figure 2: Training loss across model scales](figures/small.png)" in text
     assert "Not run. `python -m powerstep_repro.sweep large profile=h100" in text
-    assert text.count("\n### ") == len(CLAIMS) + 7 + len(CATALOGUE)
+    assert text.count("\n### ") == len(CLAIMS) + len(OWN_CLAIMS) + 7 + len(CATALOGUE)
     for words in ("00aa11bb22cc33dd", "NVIDIA H100", "Version of torch", "2.13.0 (4 runs)"):
         assert words in text
     assert "0.8% of the tokens" in text  # what a short horizon cannot show
