@@ -11,6 +11,7 @@ Needs torch alone.
 
 from powerstep_repro.optim.adams import AdamS, AdamSReleased
 from powerstep_repro.optim.adamw_int8 import AdamWInt8, AdamWInt8Released
+from powerstep_repro.optim.convert import convert_state
 from powerstep_repro.optim.kinds import (
     KINDS,
     create_for_model,
@@ -54,6 +55,7 @@ __all__ = [
     "Stacey",
     "StaceyReleased",
     "bytes_per_param",
+    "convert_state",
     "create",
     "create_for_model",
     "groups_by_kind",

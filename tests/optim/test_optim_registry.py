@@ -89,6 +89,12 @@ def test_unknown_names_get_a_suggestion():
         bytes_per_param("powerstep", blocksize=128)
 
 
+def test_every_class_is_a_name_of_the_package():
+    classes = [e.factory for e in registry_module._ENTRIES.values() if isinstance(e.factory, type)]
+    assert len(classes) == len(names()) - 1  # adamw makes torch's own
+    assert all(getattr(optim, found.__name__) is found for found in classes)
+
+
 def test_a_name_cannot_be_taken_twice():
     with pytest.raises(ValueError, match="twice"):
         registry_module.register("powerstep", bytes_per_param=4)(object)
@@ -102,11 +108,13 @@ def test_a_new_optimizer_needs_its_own_file_only(tmp_path, monkeypatch):
         "from powerstep_repro.optim.registry import register\n\n\n"
         "@register('descent', bytes_per_param=0)\n"
         "def descent(params, lr=1e-3):\n"
-        "    return torch.optim.SGD(params, lr=lr)\n"
+        "    return torch.optim.SGD(params, lr=lr)\n\n\n"
+        "@register('ascent', bytes_per_param=0)\n"
+        "class Ascent(torch.optim.SGD): ...\n"
     )
     monkeypatch.setattr(registry_module, "_ENTRIES", dict(registry_module._ENTRIES))
     monkeypatch.setattr(optim, "__path__", [*optim.__path__, str(tmp_path)])
-    registry_module.discover(optim.__name__, optim.__path__)
+    assert registry_module.discover(optim.__name__, optim.__path__)["Ascent"].__name__ == "Ascent"
     monkeypatch.delitem(sys.modules, "powerstep_repro.optim.descent")
     assert "descent" in names()
 
