@@ -4,16 +4,18 @@ import argparse
 import contextlib
 import os
 import select
+import shlex
 import signal
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 from nanogpt.errors import UserError
 
-__all__ = ["CommandParser", "UserError", "exit_on_user_error", "require", "tell"]
+__all__ = ["CommandParser", "UserError", "exit_on_user_error", "lacking", "require", "tell"]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -29,14 +31,27 @@ _EXTRAS = {"train": "train", "sweep": "train", "bench": "train"}
 _EXTRAS |= {"prepare": "data", "pull": "figures,wandb"}
 
 
-def _lacking(module: str, what: str, extra: str) -> str:
-    return f"{what} needs {module}, which is not installed: python -m pip install -e '.[{extra}]'"
+def lacking(module: str, what: str, extra: str) -> str:
+    """Return the sentence on a missing package, with the line that installs it.
+
+    Args:
+        module: What is missing.
+        what: What needs it.
+        extra: The extra of pyproject.toml that brings it.
+    """
+    root = Path(__file__).resolve().parents[1]
+    if (root / "pyproject.toml").is_file():  # a clone
+        where = "." if Path.cwd() == root else root
+        project = f"-e {shlex.quote(f'{where}[{extra}]')}"
+    else:
+        project = f"'powerstep-repro[{extra}]'"
+    return f"{what} needs {module}, which is not installed: python -m pip install {project}"
 
 
 def require(module: str, what: str, extra: str) -> None:
     """Refuse ``what`` where a package of one of pyproject.toml's extras is not installed."""
     if find_spec(module) is None:
-        raise UserError(_lacking(module, what, extra))
+        raise UserError(lacking(module, what, extra))
 
 
 def missing_package_hook(
@@ -53,7 +68,7 @@ def missing_package_hook(
     ours = {"powerstep_repro", "nanogpt", *sys.stdlib_module_names}
     if isinstance(error, ModuleNotFoundError) and module.partition(".")[0] not in {"", *ours}:
         extra = _EXTRAS.get(command.rpartition(".")[2], "figures")
-        print(f"error: {_lacking(module, f'python -m {command}', extra)}", file=sys.stderr)
+        print(f"error: {lacking(module, f'python -m {command}', extra)}", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
 

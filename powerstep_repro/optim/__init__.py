@@ -9,6 +9,15 @@
 Needs torch alone.
 """
 
+from powerstep_repro.errors import lacking
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as _error:
+    raise ModuleNotFoundError(
+        lacking(str(_error.name), __name__, "optim"), name=_error.name
+    ) from None
+
 from powerstep_repro.optim.adams import AdamS, AdamSReleased
 from powerstep_repro.optim.adamw_int8 import AdamWInt8, AdamWInt8Released
 from powerstep_repro.optim.convert import convert_state

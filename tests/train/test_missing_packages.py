@@ -1,11 +1,14 @@
 """Guards every command where its packages are not installed: one sentence, no traceback."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from powerstep_repro import errors
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
@@ -52,3 +55,17 @@ def test_a_command_without_its_packages_says_what_to_install(command):
 def test_importing_the_library_leaves_pythons_own_hook():
     code = "import sys, powerstep_repro; sys.exit(sys.excepthook is not sys.__excepthook__)"
     assert python("-S", "-c", code).returncode == 0
+
+
+def test_the_optimizers_without_torch_say_what_to_install():
+    done = python("-S", "-c", "import powerstep_repro.optim")
+    wanted = "powerstep_repro.optim needs torch, which is not installed: "
+    assert done.stderr.endswith(f"{wanted}python -m pip install -e '.[optim]'\n")
+
+
+def test_the_line_to_install_is_that_of_a_clone_or_of_a_wheel(tmp_path, monkeypatch):
+    start = "x needs y, which is not installed: python -m pip install"
+    monkeypatch.chdir(tmp_path)
+    assert errors.lacking("y", "x", "train") == f"{start} -e {shlex.quote(f'{ROOT}[train]')}"
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "powerstep_repro" / "errors.py"))
+    assert errors.lacking("y", "x", "train") == f"{start} 'powerstep-repro[train]'"
