@@ -32,6 +32,7 @@ from nanogpt.settings import Result, Settings
 from nanogpt.signals import SIGNALS, StopSignals
 
 Row = dict[str, Any]
+Watch = Callable[[int], Callable[[], None] | None]
 
 
 class RecorderLike(Protocol):
@@ -57,6 +58,7 @@ def train(
     recorder: RecorderLike | None = None,
     checkpoints: CheckpointStore | None = None,
     progress: Callable[[Row, int], None] | None = None,
+    watch: Watch | None = None,
 ) -> Result:
     """Train a model, going on from its newest checkpoint if there is one.
 
@@ -72,6 +74,9 @@ def train(
         recorder: Gets the rows, on rank 0.
         checkpoints: Where to save and to resume from; None does neither.
         progress: Called on rank 0 with each step's row and the number of steps.
+        watch: Called on rank 0 with each step's number before the optimizer's step. What it
+            returns, if anything, is called after it, while the gradients are still there; it may
+            look, and must change nothing.
 
     Returns:
         How the run ended. A non-finite loss or gradient norm is a result (``diverged``): weights
@@ -87,8 +92,10 @@ def train(
     micro = settings.micro_size(runtime)
     share = settings.share(runtime)
     if not runtime.is_main:
-        recorder = progress = None
-    run = _Run(settings, model, optimizer, runtime, micro, windows, recorder, checkpoints, progress)
+        recorder = progress = watch = None
+    run = _Run(
+        settings, model, optimizer, runtime, micro, windows, recorder, checkpoints, progress, watch
+    )
 
     def draw(step: int) -> list[Tensor]:
         arrays = data.batch(
@@ -153,6 +160,7 @@ class _Run:
     recorder: RecorderLike | None
     checkpoints: CheckpointStore | None
     progress: Callable[[Row, int], None] | None
+    watch: Watch | None
 
     @property
     def saving(self) -> bool:
@@ -224,6 +232,7 @@ class _Run:
                 group["lr"].fill_(lr)  # in place: a compiled or captured step reads this tensor
             else:
                 group["lr"] = lr
+        look = self.watch(metrics.step) if self.watch else None
         if self.takes_flag:
             # The device clips, and leaves the step out where it must.
             norm_and_loss = metrics.values[:2]
@@ -238,6 +247,8 @@ class _Run:
             if 0 < clip < norm:
                 torch._foreach_mul_(self.gradients(), clip / norm)
             self.optimizer.step()
+        if look:
+            look()
         self.optimizer.zero_grad(set_to_none=True)
 
     def host_waits(self, step: int) -> bool:

@@ -220,8 +220,18 @@ def _compute(
 
             parts = _build(config, runtime, recorder)
         obey(signals.received)
+        watch = None
+        if recorder is not None and config["mechanism_interval"]:
+            from powerstep_repro.optim.mechanism import Mechanism, seen_often
+
+            often = seen_often(data.train, config["model"]["vocab_size"])
+            interval, model, optimizer = (
+                config["mechanism_interval"], parts["model"], parts["optimizer"],
+            )  # fmt: skip
+            watch = Mechanism(model, optimizer, interval, often, recorder.mechanism)
         result = train(
             **parts,
+            watch=watch,
             data=data,
             runtime=runtime,
             recorder=recorder,

@@ -33,6 +33,7 @@ NOT_IDENTITY = frozenset(
         "log_interval",
         "checkpoint_interval",
         "keep_checkpoints",
+        "mechanism_interval",
     }
 )
 # Keys that came after runs had been made, each at the value that those runs had without it. An

@@ -139,6 +139,7 @@ RULES: dict[str, Rule] = {
     "log_interval": whole(1),
     "checkpoint_interval": whole(0),
     "keep_checkpoints": whole(1),
+    "mechanism_interval": whole(0),
     "results_dir": PATH,
     "data_dir": PATH,
     "optimizer.beta": number("[0, 1]"),

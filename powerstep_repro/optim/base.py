@@ -362,6 +362,19 @@ class BaseOptimizer(torch.optim.Optimizer):
         size = batch.group["block_size"]
         return [dequantize(c, s, self._code(name, batch.group), size) for name, c, s in pairs]
 
+    def read_moments(self, p: Tensor, group: dict[str, Any]) -> list[tuple[Tensor, bool]]:
+        """Return the moments of ``p``, a parameter of ``group``, to look at.
+
+        Returns:
+            Each moment in full precision, of the shape of the local ``p``, and whether it is
+            stored in 8 bits; none before the first step.
+        """
+        batch, state = self._batch(group, p), self.state.get(p, {})
+        if batch.names[0] not in state:
+            return []
+        moments = self._read(batch, [local(state[name]) for name in batch.names])
+        return [(moment, batch.quantized) for moment in moments]
+
     def _write(self, batch: Batch, state: list[Tensor], moments: list[Tensor]) -> None:
         """Code moments, where that is how they are stored."""
         pairs = zip(self.moments, moments, state[::2], state[1::2], strict=True)

@@ -1,9 +1,10 @@
 """Runs trained on another machine, brought into the committed evidence: their compact files alone.
 
-Takes config.yaml, summary.json, metrics.parquet and windows.json of every run that has ended
-(finished or diverged). Refused with a sentence are a run that is damaged or incomplete, one on
-other data than the runs of its model that are there, and another outcome of a run that is there.
-Nothing that is there is ever replaced, so that the same import may be made again.
+Takes config.yaml, summary.json, metrics.parquet, windows.json and, where there is one,
+mechanism.parquet of every run that has ended (finished or diverged). Refused with a sentence are a
+run that is damaged or incomplete, one on other data than the runs of its model that are there, and
+another outcome of a run that is there. Nothing that is there is ever replaced, so that the same
+import may be made again.
 """
 
 import argparse
@@ -19,15 +20,19 @@ from powerstep_repro.errors import UserError
 from powerstep_repro.runs.files import (
     CONFIG,
     ENDED,
+    MECHANISM,
+    MECHANISM_LOG,
+    METRICS,
     PARQUET,
     SUMMARY,
     WINDOWS,
     read_json,
+    write_mechanism,
     write_parquet,
 )
 from powerstep_repro.runs.load import Loaded, load
 
-COMPACT = (CONFIG, SUMMARY, PARQUET, WINDOWS)
+COMPACT = (CONFIG, SUMMARY, PARQUET, WINDOWS, MECHANISM)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,13 +114,16 @@ def copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".import-", dir=target.parent) as temporary:
         folder = Path(temporary) / target.name
-        kept = {path.name for path in source.iterdir()} & {*COMPACT, "metrics.jsonl"}
+        kept = {path.name for path in source.iterdir()} & {*COMPACT, METRICS, MECHANISM_LOG}
         folder.mkdir()
         for name in kept:
             shutil.copy(source / name, folder / name)
         if PARQUET not in kept:
             write_parquet(folder)
-        (folder / "metrics.jsonl").unlink(missing_ok=True)
+        if MECHANISM not in kept:
+            write_mechanism(folder)
+        for log in (METRICS, MECHANISM_LOG):
+            (folder / log).unlink(missing_ok=True)
         os.rename(folder, target)
 
 

@@ -15,6 +15,8 @@ METRICS = "metrics.jsonl"
 PARQUET = "metrics.parquet"
 SUMMARY = "summary.json"
 WINDOWS = "windows.json"
+MECHANISM_LOG = "mechanism.jsonl"
+MECHANISM = "mechanism.parquet"
 ERROR = "error.txt"
 LOCK = ".lock"
 ENDED = ("finished", "diverged")
@@ -52,8 +54,8 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     return summary if summary.get("status") in STATES else {}
 
 
-def read_rows(run_dir: Path) -> list[dict[str, Any]]:
-    """Read the rows of ``metrics.jsonl`` in their order; none where there is no such file.
+def read_rows(run_dir: Path, name: str = METRICS) -> list[dict[str, Any]]:
+    """Read the rows of a log, ``metrics.jsonl`` or another, in order; none where there is no file.
 
     A last line that is cut is still being written, or was when the run was killed: it is dropped.
 
@@ -61,7 +63,7 @@ def read_rows(run_dir: Path) -> list[dict[str, Any]]:
         ValueError: Another line is no row.
     """
     try:
-        lines = (run_dir / METRICS).read_bytes().split(b"\n")[:-1]
+        lines = (run_dir / name).read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return []
     try:
@@ -69,7 +71,7 @@ def read_rows(run_dir: Path) -> list[dict[str, Any]]:
     except ValueError:
         rows = [None]
     if not all(isinstance(row, dict) and "step" in row for row in rows):
-        raise ValueError(f"{METRICS} has a line that is no row")
+        raise ValueError(f"{name} has a line that is no row")
     return rows
 
 
@@ -116,7 +118,31 @@ def _typed(log: pd.DataFrame) -> pd.DataFrame:
 def write_parquet(run_dir: Path) -> pd.DataFrame:
     """Write ``metrics.parquet`` from the jsonl that stands beside it; returns what it holds."""
     log = _typed(_frame(read_rows(run_dir)))
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pandas(log, preserve_index=False), sink, compression="zstd")
-    write_whole(run_dir / PARQUET, sink.getvalue().to_pybytes())
+    _write_table(run_dir / PARQUET, log)
     return log
+
+
+def _write_table(path: Path, frame: pd.DataFrame) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), sink, compression="zstd")
+    write_whole(path, sink.getvalue().to_pybytes())
+
+
+def read_mechanism(run_dir: Path) -> pd.DataFrame:
+    """Read what was seen of a run's optimizer, a row a kind of parameter and step looked at.
+
+    Returns:
+        ``step``, ``kind`` and the numbers that ``powerstep_repro.optim.mechanism`` names, NaN where
+        there is none; empty for a run that was not looked at.
+    """
+    if (run_dir / MECHANISM).is_file():
+        return pd.read_parquet(run_dir / MECHANISM)
+    frame = pd.DataFrame(read_rows(run_dir, MECHANISM_LOG))
+    return frame.astype({name: float for name in frame.columns if name not in ("step", "kind")})
+
+
+def write_mechanism(run_dir: Path) -> None:
+    """Write ``mechanism.parquet`` from the jsonl beside it, if there is one."""
+    (run_dir / MECHANISM).unlink(missing_ok=True)
+    if len(looks := read_mechanism(run_dir)):
+        _write_table(run_dir / MECHANISM, looks)

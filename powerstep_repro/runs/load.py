@@ -23,6 +23,7 @@ from powerstep_repro.runs.files import (
     WINDOWS,
     read_json,
     read_log,
+    read_mechanism,
     read_summary,
 )
 
@@ -85,6 +86,10 @@ class Loaded:
             ``tokens_per_s``, ``val_loss`` (NaN where not evaluated) and others of the run.
         """
         return read_log(Path(self.runs.at[run, "path"]), columns)
+
+    def mechanism(self, run: str) -> pd.DataFrame:
+        """Return what was seen of a run's optimizer: see ``files.read_mechanism``."""
+        return read_mechanism(Path(self.runs.at[run, "path"]))
 
     def windows(self, run: str) -> np.ndarray | None:
         """Return the last evaluation's loss per validation window, shape (windows,), or None."""

@@ -28,6 +28,8 @@ from powerstep_repro.runs.files import (
     ENDED,
     ERROR,
     LOCK,
+    MECHANISM,
+    MECHANISM_LOG,
     METRICS,
     PARQUET,
     SUMMARY,
@@ -35,6 +37,7 @@ from powerstep_repro.runs.files import (
     read_json,
     read_rows,
     read_summary,
+    write_mechanism,
     write_parquet,
     write_whole,
 )
@@ -253,7 +256,12 @@ class Recorder:
             self._log = None
         path = self.run_dir / METRICS
         try:
-            kept = [row for row in read_rows(self.run_dir) if row["step"] <= step] if step else []
+            kept, looks = (
+                [row for row in read_rows(self.run_dir, name) if row["step"] <= step]
+                if step
+                else []
+                for name in (METRICS, MECHANISM_LOG)
+            )
         except ValueError as error:
             raise UserError(f"{self.run_dir}: {error}: restore the file") from None
         last = kept[-1]["step"] if kept else -self._interval
@@ -264,8 +272,11 @@ class Recorder:
                 f"{max(last, 0)} in {self.run_dir / 'checkpoints'} to train from there again"
             )
         # An earlier end no longer holds.
-        (self.run_dir / PARQUET).unlink(missing_ok=True)
+        for ended in (PARQUET, MECHANISM):
+            (self.run_dir / ended).unlink(missing_ok=True)
         write_whole(path, b"".join(_line(row) for row in kept))
+        if (self.run_dir / MECHANISM_LOG).exists():
+            write_whole(self.run_dir / MECHANISM_LOG, b"".join(map(_line, looks)))
         if step == 0:
             (self.run_dir / WINDOWS).unlink(missing_ok=True)
         self._summary["steps"] = step
@@ -287,6 +298,15 @@ class Recorder:
             self.summary()
         if self.mirror is not None:
             self.mirror.log(row)
+
+    def mechanism(self, rows: list[dict[str, Any]]) -> None:
+        """Append the rows of a step that was looked at, of which :meth:`resume` cuts as of others.
+
+        Args:
+            rows: Each with ``step`` and ``kind``.
+        """
+        with open(self.run_dir / MECHANISM_LOG, "ab") as file:
+            file.write(b"".join(map(_line, rows)))
 
     def windows(self, step: int, losses: list[float]) -> None:
         """Record the latest evaluation's loss per validation window, for comparison in pairs."""
@@ -321,6 +341,7 @@ class Recorder:
         if status in ENDED:
             self._check_place()
             log = write_parquet(self.run_dir)
+            write_mechanism(self.run_dir)
             rows = len(log)
             fields["blown_up_at"] = blown_up_at(
                 log, self.config["model"]["vocab_size"], self.config["warmup_steps"]

@@ -80,6 +80,7 @@ def test_6e_4_is_0_0006_and_1_is_1_0():
         ("log_interval", 10),
         ("checkpoint_interval", 10),
         ("keep_checkpoints", 5),
+        ("mechanism_interval", 10),
         ("model.lr", 1.0),
         ("model.steps", 1),
     ],
