@@ -172,3 +172,24 @@ def test_a_subclass_with_its_own_rule_inherits_no_fast_path():
     assert OtherRule.foreach_update is None
     assert SameRule.kernel is Plain.kernel
     assert OtherRule.kernel is None
+
+
+@pytest.mark.parametrize("name", ["powerstep", "powerstep_int8", "adamw_int8"])
+def test_a_compiled_training_step_is_the_eager_one(name):
+    """The model's part is compiled, the optimizer's runs as it is."""
+    eager, compiled = parameters((8, 4))[0], parameters((8, 4))[0]
+
+    def trained(p):
+        optimizer = create(name, [p], lr=0.1)
+
+        def step():
+            (p**2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    for step in (trained(eager), torch.compile(trained(compiled), backend="eager")):
+        for _ in range(3):
+            step()
+    assert torch.equal(eager, compiled)

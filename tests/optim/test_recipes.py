@@ -102,27 +102,53 @@ def test_peft(tmp_path):
     assert all(there["model"].get_parameter(name).ne(0).any() for name in trained)
 
 
-def test_fsdp(tmp_path):
-    """On two ranks; what was loaded is what was saved, and it is sharded."""
-    script = tmp_path / "ranks.py"
+def on_two_ranks(folder, lines):
+    """Run a script of its own that has this file's names."""
+    script = folder / "ranks.py"
+    start = "import torch, torch.distributed as dist\nfrom test_recipes import *\n"
     script.write_text(
-        "import torch, torch.distributed as dist, test_recipes\n"
-        "dist.init_process_group('gloo')\n"
-        f"there = test_recipes.world({str(tmp_path / 'checkpoint')!r})\n"
-        "before, after = test_recipes.RECIPES['fsdp'].split('# Later')\n"
-        "exec(before, there)\n"
-        "optimizer = there['optimizer']\n"
-        "assert test_recipes.is_coded(optimizer)\n"
-        "tensors = [v for s in optimizer.state.values() for v in s.values()]\n"
-        "kept = [v.to_local().clone() for v in tensors]\n"
-        "for v in tensors: v.to_local().zero_()\n"
-        "exec('# Later' + after, there)\n"
-        "loaded = [v.to_local() for s in optimizer.state.values() for v in s.values()]\n"
-        "assert all(map(torch.equal, loaded, kept)) and len(kept) == len(loaded) > 0\n"
-        "dist.destroy_process_group()\n"
+        f"{start}dist.init_process_group('gloo')\n{lines}dist.destroy_process_group()\n"
     )
     paths = f"{ROOT}{os.pathsep}{Path(__file__).parent}"
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*ranks, str(script)], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_zero(tmp_path):
+    """As plain DDP, with half of the state a rank."""
+    on_two_ranks(
+        tmp_path,
+        "there, plain = world('unused'), world('unused')\n"
+        "run('zero', there)\n"
+        "_, rest = RECIPES['zero'].split('import ZeroRedundancyOptimizer')\n"
+        "plain['ZeroRedundancyOptimizer'] = lambda params, rule, **hyper: rule(params, **hyper)\n"
+        "exec(rest.split('optimizer.consolidate')[0], plain)\n"
+        "for p, q in zip(there['model'].parameters(), plain['model'].parameters(), strict=True):\n"
+        "    assert torch.equal(p, q)\n"
+        "held = len(there['optimizer'].optim.state)\n"
+        "assert 0 < held < len(plain['optimizer'].state)\n"
+        "if dist.get_rank() == 0:\n"
+        "    state = there['optimizer'].state_dict()['state']\n"
+        "    assert len(state) == len(plain['optimizer'].state)\n"
+        "    assert all(s['momentum_codes'].dtype == torch.uint8 for s in state.values())\n",
+    )
+
+
+def test_fsdp(tmp_path):
+    """What was loaded is what was saved, and it is sharded."""
+    on_two_ranks(
+        tmp_path,
+        f"there = world({str(tmp_path / 'checkpoint')!r})\n"
+        "before, after = RECIPES['fsdp'].split('# Later')\n"
+        "exec(before, there)\n"
+        "optimizer = there['optimizer']\n"
+        "assert is_coded(optimizer)\n"
+        "tensors = [v for s in optimizer.state.values() for v in s.values()]\n"
+        "kept = [v.to_local().clone() for v in tensors]\n"
+        "for v in tensors: v.to_local().zero_()\n"
+        "exec('# Later' + after, there)\n"
+        "loaded = [v.to_local() for s in optimizer.state.values() for v in s.values()]\n"
+        "assert all(map(torch.equal, loaded, kept)) and len(kept) == len(loaded) > 0\n",
+    )
