@@ -1,6 +1,5 @@
 """What an optimizer loads must be its own: names and shapes are compared before a bit is copied."""
 
-from collections.abc import Set
 from typing import Any
 
 import torch
@@ -20,19 +19,6 @@ def check_state_dict(given: Any, optimizer: torch.optim.Optimizer) -> None:
         raise ValueError(
             f"{type(optimizer).__name__} loads what state_dict() returned, a dictionary of state "
             f"and param_groups, not a {type(given).__name__}{keys}"
-        )
-
-
-def check_group(saved: dict[str, Any], own: Set[str], optimizer: torch.optim.Optimizer) -> None:
-    """Refuse a group that has none of the hyperparameters that not every optimizer has.
-
-    Raises:
-        ValueError: It is another optimizer's.
-    """
-    if own and own.isdisjoint(saved):
-        raise ValueError(
-            f"the loaded state is another optimizer's: a group has {', '.join(saved)}; "
-            f"{type(optimizer).__name__} has {', '.join(sorted(own))}"
         )
 
 

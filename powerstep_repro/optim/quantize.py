@@ -20,7 +20,6 @@ element, since its scale is not finite.
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,36 +28,15 @@ from torch.nn.functional import pad
 from powerstep_repro.optim.sharded import zero_scales
 
 
-class BlockCode(Protocol):
-    """A map between [-1, 1] or [0, 1] and one byte."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the stored codes."""
-
-    @property
-    def zero(self) -> int:
-        """The code of 0."""
-
-    @property
-    def added(self) -> float:
-        """What a scale is raised by for coding."""
-
-    def encode(self, x: Tensor) -> Tensor:
-        """Return the codes of the nearest values, as a tensor of any integer dtype."""
-
-    def decode(self, codes: Tensor) -> Tensor:
-        """Return the float32 values of stored codes."""
-
-
 @dataclass(frozen=True)
 class LinearCode:
     """The values c/levels; round half to even."""
 
     levels: int
     dtype: torch.dtype
-    added: float = 0.0
-    zero = 0
+    added: float = 0.0  # to a scale, for coding
+    name = "linear"
+    zero = 0  # the code of 0
 
     def encode(self, x: Tensor) -> Tensor:
         """Return round(levels·x), clamped to the levels."""
@@ -77,6 +55,7 @@ class DynamicCode:
     """The 256 sorted values of ``dynamic_map``; a tie between two goes to the lower one."""
 
     signed: bool
+    name = "dynamic"
     dtype = torch.uint8
     added = 0.0
 
@@ -103,11 +82,13 @@ class DynamicCode:
         return entries.index_select(0, codes.view(-1).int()).view(codes.shape)
 
 
+# A map between [-1, 1], or [0, 1], and one byte.
+BlockCode = LinearCode | DynamicCode
+
 LINEAR = LinearCode(127, torch.int8)
 LINEAR_UNSIGNED = LinearCode(255, torch.uint8)
 DYNAMIC = DynamicCode(signed=True)
 DYNAMIC_UNSIGNED = DynamicCode(signed=False)
-
 RELEASED = LinearCode(127, torch.int8, added=1e-12)
 
 

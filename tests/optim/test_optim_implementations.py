@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerstep_repro.optim import base, create, names
+from powerstep_repro.optim import base, batch, create, names
 from powerstep_repro.optim.functional import foreach_signed_power, signed_power
 
 OURS = [name for name in names() if name != "adamw"]
@@ -15,7 +15,7 @@ SIZES = st.lists(st.sampled_from([0, 1, 2, 31, 127, 128, 129, 300, 1025]), min_s
 @pytest.fixture
 def small_bundles(monkeypatch):
     """Bundles of 300 elements, so that some hold one tensor, some many."""
-    monkeypatch.setattr(base, "CPU_BUNDLE", 300)
+    monkeypatch.setattr(batch, "CPU_BUNDLE", 300)
 
 
 def run(name, sizes, steps, implementation, **hyper):
