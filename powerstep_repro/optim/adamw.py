@@ -6,16 +6,13 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from powerstep_repro.optim.base import IMPLEMENTATIONS
+from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.registry import register
-from powerstep_repro.optim.rules import Interval, LearningRate, Pair, Rule
+from powerstep_repro.optim.rules import Interval, Pair, Rule
 
-RULES: dict[str, Rule] = {
-    "lr": LearningRate(),
+RULES: dict[str, Rule] = BaseOptimizer.rules | {
     "betas": Pair(Interval("[0, 1)")),
     "eps": Interval("[0, inf)"),
-    "weight_decay": Interval("[0, inf)"),
-    "implementation": IMPLEMENTATIONS,
 }
 
 
@@ -42,14 +39,8 @@ def adamw(
         implementation: "reference" (torch's per-tensor loop), "foreach", "fused", or "auto": fused
             if all parameters are on CUDA devices, torch's own choice elsewhere.
     """
-    values: dict[str, Any] = {
-        "lr": lr,
-        "betas": betas,
-        "eps": eps,
-        "weight_decay": weight_decay,
-        "implementation": implementation,
-    }
-    values = {name: RULES[name](name, value) for name, value in values.items()}
+    given = locals()
+    values = {name: rule(name, given[name]) for name, rule in RULES.items()}
     # A tensor by itself is for torch to refuse.
     listed: Any = params if isinstance(params, Tensor) else list(params)
     flags: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.functional import bias_correction, descend
 from powerstep_repro.optim.fused import Kernel
 from powerstep_repro.optim.registry import register
-from powerstep_repro.optim.rules import BLOCK_SIZE, Choice, Interval, Pair, flag
+from powerstep_repro.optim.rules import Choice, Interval, Pair, block_size, flag
 
 
 @register("adamw_int8")
@@ -37,7 +37,7 @@ class AdamWInt8(BaseOptimizer):
     rules: ClassVar = {
         "betas": Pair(Interval("[0, 1)")),
         "eps": Interval("[0, inf)"),
-        "block_size": BLOCK_SIZE,
+        "block_size": block_size,
         "code": Choice(("dynamic", "linear")),
         "code_m": Choice(("dynamic", "linear", None)),
         "code_v": Choice(("dynamic", "linear", None)),
@@ -77,15 +77,7 @@ class AdamWInt8Released(AdamWInt8):
     in blocks whose maximum is that small. (Released defaults are β2 = 0.999 and λ = 0.01; here
     they are the paper's, as in all its runs.)
 
-    Args:
-        params: Parameters or groups of them.
-        lr: Learning rate η, a number or a one-element tensor.
-        betas: Coefficients (β1, β2), each in [0, 1).
-        eps: Added to the root, ε >= 0.
-        weight_decay: Decoupled weight decay λ >= 0.
-        block_size: Elements that share a scale, >= 1.
-        whole_blocks: As for :class:`AdamWInt8`.
-        implementation: "auto", "reference" or "foreach".
+    Takes what :class:`AdamWInt8` takes, without codes; there is no fused step.
     """
 
     rules: ClassVar = {"code": Choice(("released",))}

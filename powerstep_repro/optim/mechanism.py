@@ -22,14 +22,14 @@ _FIRST = ("exp_avg", "momentum_buffer")
 
 def seen_often(tokens: np.ndarray, rows: int) -> np.ndarray:
     """Say which token ids make up ``OFTEN`` of a corpus; tokens: (n,), returns (rows,) of bool."""
-    counts = np.zeros(rows, dtype=np.int64)
+    counts: np.ndarray = np.zeros(rows, dtype=np.int64)
     for start in range(0, min(len(tokens), COUNTED), 2**24):
         part = tokens[start : start + 2**24]
         counts += np.bincount(np.asarray(part, dtype=np.int64), minlength=rows)[:rows]
     order = np.argsort(-counts, kind="stable")
     # Those before which less than the part has been seen.
     before = np.cumsum(counts[order]) - counts[order]
-    often = np.zeros(rows, dtype=bool)
+    often: np.ndarray = np.zeros(rows, dtype=bool)
     often[order[before < OFTEN * counts.sum()]] = True
     return often
 

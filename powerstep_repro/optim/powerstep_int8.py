@@ -8,7 +8,7 @@ from torch.optim.optimizer import ParamsT
 from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.powerstep import PowerStep
 from powerstep_repro.optim.registry import register
-from powerstep_repro.optim.rules import BLOCK_SIZE, Choice, flag
+from powerstep_repro.optim.rules import Choice, block_size, flag
 
 
 @register("powerstep_int8")
@@ -34,7 +34,7 @@ class PowerStepInt8(PowerStep):
     """
 
     rules: ClassVar = {
-        "block_size": BLOCK_SIZE,
+        "block_size": block_size,
         "code": Choice(("dynamic", "linear")),
         "whole_blocks": flag,
     }
@@ -55,15 +55,7 @@ class PowerStepInt8Released(PowerStepInt8):
     Scales have the parameter's dtype. (The released step also leaves the update in ``p.grad``;
     this one does not.)
 
-    Args:
-        params: Parameters or groups of them.
-        lr: Learning rate η, a number or a one-element tensor.
-        gamma: Momentum coefficient γ in [0, 1); the paper's 0.9.
-        beta: Power exponent β in [0, 1]; the paper's 0.1.
-        weight_decay: Decoupled weight decay λ >= 0.
-        block_size: Elements that share a scale, >= 1; the paper's 128.
-        whole_blocks: As for :class:`PowerStepInt8`.
-        implementation: "auto", "reference" or "foreach".
+    Takes what :class:`PowerStepInt8` takes, without ``code``; there is no fused step.
     """
 
     rules: ClassVar = {"code": Choice(("released",))}

@@ -19,13 +19,9 @@ Rule = Callable[[str, Any], Any]
 
 
 def _real(value: Any) -> float:
-    """Return a real number as a float, infinity for one too large, NaN for what is none."""
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:  # 10**400
-        return math.inf
+    """Return a real number as a float, NaN for what is none."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return float(value) if real else math.nan
 
 
 class Interval:
@@ -39,7 +35,7 @@ class Interval:
         number = _real(value)
         if contains(self.text, number):
             return number
-        raise ValueError(f"{name} must be a number in {self.text}, not {_shown(value)}")
+        raise ValueError(f"{name} must be a number in {self.text}, not {value!r}")
 
 
 class LearningRate(Interval):
@@ -94,25 +90,12 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A whole number from 1 to ``most``."""
+def block_size(name: str, value: Any) -> int:
+    """Return a whole number from 1 to 2^20 as an int; ValueError for anything else.
 
-    most: int
-
-    def __call__(self, name: str, value: Any) -> int:
-        """Return ``value`` as an int; ValueError if it is no whole number in the range."""
-        number = _real(value)
-        if not (1 <= number <= self.most and number == int(number)):
-            wanted = f"a whole number from 1 to {self.most}"
-            raise ValueError(f"{name} must be {wanted}, not {_shown(value)}")
-        return int(number)
-
-
-# The bound is there for typing errors: a block is a row of a matrix at most.
-BLOCK_SIZE = Whole(1 << 20)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:20]}... ({len(text)} characters)"
+    The bound is there for typing errors: a block is a row of a matrix at most.
+    """
+    number = _real(value)
+    if not (1 <= number <= 1 << 20 and number == int(number)):
+        raise ValueError(f"{name} must be a whole number from 1 to {1 << 20}, not {value!r}")
+    return int(number)
