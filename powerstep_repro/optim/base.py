@@ -235,12 +235,7 @@ class BaseOptimizer(torch.optim.Optimizer):
     def _batches(self, index: int, group: dict[str, Any]) -> list[Batch]:
         """Return the parameters to step, put together; ValueError for a bad gradient or state."""
         known = self._kept.pop(index, None)
-        # A CUDA graph that is being captured needs address tables of its own.
-        if (
-            known is not None
-            and not fused.capturing(known.batches[0].params[0].device)
-            and known.holds(self, group)
-        ):
+        if known is not None and known.holds(self, group):
             self._kept[index] = known
             return known.batches
         batches: dict[tuple, Batch] = {}
@@ -304,17 +299,16 @@ class BaseOptimizer(torch.optim.Optimizer):
                         loaded[p] = fitted(state, self.init_state(p.detach(), groups[i]), p, self)
             return {"state": rest, "param_groups": groups}
 
-        hooks = [
-            self.register_load_state_dict_pre_hook(take),
-            self.register_load_state_dict_post_hook(
-                lambda _: self.state.update(loaded), prepend=True
-            ),
-        ]
+        def put(_: Any) -> None:
+            self.state.update(loaded)
+
+        before = self.register_load_state_dict_pre_hook(take)
+        after = self.register_load_state_dict_post_hook(put, prepend=True)
         try:
             super().load_state_dict(state_dict)
         finally:
-            for hook in hooks:
-                hook.remove()
+            before.remove()
+            after.remove()
 
 
 def _one_number(factor: Any) -> Tensor | None:

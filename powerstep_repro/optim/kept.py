@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from powerstep_repro.optim import fused
+
 # Hyperparameters that say how a step is taken and moments are stored; an update does not see them.
 STORAGE = ("implementation", "block_size", "code", "code_m", "code_v", "whole_blocks")
 
@@ -26,7 +28,10 @@ class Kept:
 
     def holds(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
         """Say whether a step of the group may use these batches again."""
-        return bool(self._facts) and self._facts == self._look(optimizer, group)
+        # A CUDA graph that is being captured needs address tables of its own.
+        if not self._facts or fused.capturing(self.batches[0].params[0].device):
+            return False
+        return self._facts == self._look(optimizer, group)
 
     def _look(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list[Any]:
         """Return which tensors there are, where they lie, and how they are read.
