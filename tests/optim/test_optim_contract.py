@@ -348,7 +348,8 @@ def test_refused_on_purpose(what, name):
 def test_a_parameter_twice_in_a_group_is_stepped_once(name):
     """Tied weights; torch warns, and steps them twice."""
     tied, single = parameters((5,))[0], parameters((5,))[0]
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         both, one = create(name, [tied, tied], lr=0.1), create(name, [single], lr=0.1)
     take_steps(both, [tied])
     take_steps(one, [single])
