@@ -87,6 +87,7 @@ $(eval $(call figure,quant,quant,quant_valid))
 $(eval $(call figure,large,large,valid_large))
 $(eval $(call figure,lr,lr,))
 $(eval $(call figure,stacey,stacey,))
+$(eval $(call figure,mechanism,mechanism,))
 
 # One command is told all of ARGS, unless it is one of many.
 ITS_ARGS = $(if $(filter all,$(MAKECMDGOALS)),$(KEY_VALUES),set -- $(ARGS))

@@ -5,6 +5,7 @@ give it a line in the Makefile; ``plot`` draws it then, and the report shows it.
 paper's, from ``paper.layout``, or else the first line of its docstring.
 """
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -14,9 +15,9 @@ from matplotlib.figure import Figure
 
 from powerstep_repro.config import groups_label
 from powerstep_repro.evidence import Evidence, Source
-from powerstep_repro.evidence.words import data_label, n_label, rate_label
+from powerstep_repro.evidence.words import data_label, n_label, rate_label, variant_label
 from powerstep_repro.pages import style
-from powerstep_repro.pages.panels import Line, Panel, draw_panels, frame
+from powerstep_repro.pages.panels import Line, Panel, draw_panels, empty, frame
 from powerstep_repro.paper import FIGURES, MODELS, model_label, optimizer_label
 from powerstep_repro.paper.assumed import SPT_BETAS
 from powerstep_repro.runs import Cell
@@ -71,11 +72,15 @@ def drawable(evidence: Evidence) -> list[str]:
 def loss_figure(name: str, evidence: Evidence, panels: Sequence[Panel], columns: int = 2) -> Figure:
     """Draw panels of training loss over tokens under the figure's heading."""
     cells = [line.cell for panel in panels for line in panel.lines]
+    return draw_panels(CATALOGUE[name].heading, *_face(evidence, cells), panels, columns)
+
+
+def _face(evidence: Evidence, cells: Sequence[Cell]) -> tuple[str, str]:
+    """Return what stands under a figure's heading, and the banner beside it, if any."""
     subtitle = f"profile {evidence.profile} · data {data_label(cells)} · {n_label(cells)}"
     if left_out := len(evidence.loaded.left_out):
         subtitle += f" · {left_out} run{'s' if left_out > 1 else ''} left out"
-    banner = "PLUMBING CHECK, NO EVIDENCE" if evidence.profile == "tiny" else ""
-    return draw_panels(CATALOGUE[name].heading, subtitle, banner, panels, columns)
+    return subtitle, "PLUMBING CHECK, NO EVIDENCE" if evidence.profile == "tiny" else ""
 
 
 def by_optimizer(
@@ -192,3 +197,42 @@ def stacey(evidence: Evidence) -> Figure:
 
 def _rate(cell: Cell) -> str:
     return f", lr {rate_label(cell.config['lr'])}"
+
+
+@figure("mechanism")
+def mechanism(evidence: Evidence) -> Figure:
+    """What each optimizer does to each kind of parameter."""
+    source, heading = evidence.source("mechanism"), CATALOGUE["mechanism"].heading
+    # Of a setting's seeds the first.
+    found = [(cell, cell.loaded.mechanism(cell.runs[0])) for cell in source.cells if cell.runs]
+    cells = [cell for cell, looks in found if len(looks)]
+    seen = [looks for _, looks in found if len(looks)]
+    face = _face(evidence, cells)
+    if not seen:
+        canvas, (ax,) = frame(heading, face[0], ["update and gradient"], 1, face[1], [False])
+        empty(ax, "no log", [], source.command())
+        return canvas
+    labels = [variant_label(cell) + _rate(cell) for cell in cells]
+    titles = [f"{said}: {label}" for said in ("Size", "Angle") for label in labels]
+    titles = [textwrap.fill(title, 44) for title in titles]
+    canvas, axes = frame(heading, face[0], titles, len(seen), face[1])
+    measures = (
+        ("update_rms", "RMS of (update ÷ learning rate)"),
+        ("cosine", "cosine of update and gradient, by row"),
+    )
+    for row, (column, words) in enumerate(measures):
+        mine = axes[row * len(seen) : (row + 1) * len(seen)]
+        for ax, looks in zip(mine, seen, strict=True):
+            for kind, (label, color, dash) in style.KINDS.items():
+                of_kind = looks[looks["kind"] == kind]
+                if len(of_kind):
+                    ax.plot(
+                        of_kind["step"], of_kind[column], color=color, linestyle=dash, label=label
+                    )
+            ax.set(xlabel="step", ylabel=words)
+        # One scale for all, so that they can be set beside each other.
+        limits = [ax.get_ylim() for ax in mine]
+        for ax in mine:
+            ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+    axes[-1].legend(loc="best")
+    return canvas

@@ -155,7 +155,7 @@ def _fill(ax: Axes, panel: Panel) -> None:
     headline = OTHER_DATA if any(line.cell.elsewhere for line in panel.lines) else NOT_RUN
     headline = "no data" if any(line.cell.runs for line in panel.lines) else headline
     tried = [_why(line) for line in without if line.cell.outcome.status != NOT_RUN]
-    _empty(ax, headline, tried, panel.command)
+    empty(ax, headline, tried, panel.command)
 
 
 def _why(line: Line) -> str:
@@ -172,7 +172,7 @@ def _note(cells: Sequence[Cell]) -> str:
     return f"{scaled}{shared}{max(cell.config['steps'] for cell in cells):,} steps"
 
 
-def _empty(ax: Axes, headline: str, reasons: list[str], command: str) -> None:
+def empty(ax: Axes, headline: str, reasons: list[str], command: str) -> None:
     """Mark a panel as empty, say why, and print the command that would fill it."""
     ax.set(xticks=[], yticks=[])
     ax.grid(False)

@@ -36,6 +36,15 @@ OPTIMIZERS: dict[str, tuple[str, Dash]] = {
 }
 #: Line styles for curves of one optimizer that differ in a value.
 VARIANTS: tuple[Dash, ...] = (SOLID, DASHED, DOTTED, DASHDOT, LONG, TWODOT)
+#: Kind of parameter, as the mechanism's log has it -> (label, colour, line style).
+KINDS: dict[str, tuple[str, str, Dash]] = {
+    "token_embeddings_often": ("token embedding, frequent rows", "#D55E00", SOLID),
+    "token_embeddings_seldom": ("token embedding, rare rows", "#E69F00", DASHED),
+    "positions": ("positions", "#009E73", DASHDOT),
+    "head": ("head", "#CC79A7", TWODOT),
+    "matrices": ("matrices", "#0072B2", LONG),
+    "gains": ("gains", "#7A7A7A", DOTTED),
+}
 _SPARE = ("#882255", DASHED)  # an optimizer that a user added
 
 INK, QUIET, ALARM = "#222222", "#666666", "#A3122A"

@@ -37,7 +37,7 @@ def test_everything_is_made_without_torch(world):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     made = {path.name for path in (world.results / "h100").glob("[ft]*/*")}
-    figures = ("spt", "small", "hyper", "quant", "large", "lr", "stacey")
+    figures = ("spt", "small", "hyper", "quant", "large", "lr", "stacey", "mechanism")
     tables = ("memory", "hyperparameters", "parallelism", "valid_small", "quant_valid")
     tables += ("valid_large", "lr_tuned", "cost")
     expected = {f"{name}.{suffix}" for name in figures for suffix in ("pdf", "png")}

@@ -33,7 +33,7 @@ def test_the_report_holds_claims_figures_tables_and_provenance(world):
     assert "Of the paper's 22 claims: " in text
     assert "![Figure 2: Training loss across model scales](figures/small.png)" in text
     assert "Not run. `python -m powerstep_repro.sweep large profile=h100" in text
-    assert text.count("\n### ") == len(CLAIMS) + len(OWN_CLAIMS) + 7 + len(CATALOGUE)
+    assert text.count("\n### ") == len(CLAIMS) + len(OWN_CLAIMS) + 8 + len(CATALOGUE)
     for words in ("00aa11bb22cc33dd", "NVIDIA H100", "Version of torch", "2.13.0 (4 runs)"):
         assert words in text
     assert "0.8% of the tokens" in text  # what a short horizon cannot show

@@ -4,8 +4,11 @@ import json
 
 import pytest
 import yaml
-from train_kit import rows
+from train_kit import SMALL, rows
 
+from powerstep_repro.evidence import Evidence
+from powerstep_repro.pages import style
+from powerstep_repro.pages.figures import draw
 from powerstep_repro.runs import Recorder, load
 from powerstep_repro.runs.bring import copy
 
@@ -58,3 +61,31 @@ def test_a_resume_cuts_it_where_it_cuts_the_log(command):
             recorder.log({"step": step, "tokens": step, "train_loss": 1.0})
         recorder.finish("finished", final_train_loss=1.0, final_val_loss=1.0)
     assert load(command.folder / "results").mechanism(folder.name).equals(whole)
+
+
+def test_the_figure_draws_every_kind_of_the_runs_that_have_the_log(command):
+    data = ("data=text", f"data.path={command.data}", "mechanism_interval=4")
+    evidence = Evidence(command.folder / "results", "tiny", (*SMALL, *data))
+    (ax,) = draw("mechanism", evidence).axes
+    assert "no log" in [text.get_text() for text in ax.texts]
+    of_30m = ("model=gpt2_30m", "data.order=permuted", *data)
+    assert command(*of_30m, "optimizer=adamw", "lr=2.4e-3") == 0, command.said
+    gains = ("groups.gains.name=adamw", "groups.gains.lr=2.4e-3")
+    hybrid = ("groups.embeddings.name=adamw", "groups.embeddings.lr=2.4e-3", *gains)
+    assert command(*of_30m, "optimizer=powerstep", "lr=6e-4", *hybrid) == 0, command.said
+    evidence = Evidence(command.folder / "results", "tiny", (*SMALL, *data))
+    figure = draw("mechanism", evidence)
+    style.save(figure, command.folder / "drawn")
+    titles = [ax.get_title("left").replace("\n", " ") for ax in figure.axes]
+    labels = ("AdamW, lr 2.4e-3", "PowerStep, AdamW on embeddings and gains, lr 6e-4")
+    assert titles == [f"{said}: {label}" for said in ("Size", "Angle") for label in labels]
+    kinds = [label for kind, (label, *_) in style.KINDS.items() if kind != "head"]
+    for ax in figure.axes:
+        assert [line.get_label() for line in ax.lines] == kinds
+        assert all(line.get_xdata().tolist() == [1, 4, 8, 12] for line in ax.lines)
+    (adamw,) = [run.name for run in command.runs if "-adamw-" in run.name]
+    looks = load(command.folder / "results").mechanism(adamw)
+    for ax, column in zip(figure.axes[::2], ("update_rms", "cosine"), strict=True):
+        expected = looks.loc[looks["kind"] == "matrices", column].tolist()
+        (line,) = [line for line in ax.lines if line.get_label() == "matrices"]
+        assert line.get_ydata().tolist() == expected
