@@ -49,6 +49,8 @@ class Contract(list[Callable[[Case], None]]):
 def combinations(name: str) -> Iterator[Case]:
     """Every combination of an optimizer's values, from the defaults to all of them changed."""
     has = _defaults_with(name, {})
+    if "code_m" in has:  # then code says nothing that code_m and code_v do not
+        del has["code"]
     choices = {key: [has[key], *values] for key, values in VALUES.items() if key in has}
     for values in itertools.product(*choices.values()):
         yield Case(name, dict(zip(choices, values, strict=True)))

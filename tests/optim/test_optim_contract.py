@@ -53,7 +53,7 @@ def descends(case):
     params = parameters((5, 3), (4,), ())
     optimizer = case(params)
     start = loss_and_gradients(params).item()
-    for _ in range(30):
+    for _ in range(10):
         loss_and_gradients(params)
         optimizer.step()
     assert loss_and_gradients(params).item() < start
@@ -75,7 +75,7 @@ def descends_under_schedulers(case):
     plateau = ReduceLROnPlateau(optimizer, patience=1, factor=0.5)
     start = loss_and_gradients(params).item()
     for schedule in schedules:
-        for _ in range(5):
+        for _ in range(3):
             loss = loss_and_gradients(params)
             optimizer.step()
             schedule.step()
