@@ -106,6 +106,32 @@ def test_evaluating_logging_and_saving_change_no_bit(run, data, tmp_path):
     assert_identical(weights(plain), model.state_dict())
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_who_watches_sees_each_step_before_and_after_with_its_gradients(run, data, fused):
+    plain = run(optimizer="adamw_fused" if fused else "adamw")
+    seen = []
+
+    with Runtime("cpu") as runtime:
+        model = small_model(runtime)
+        optimizer = torch.optim.AdamW(decay_groups(model), lr=1.0, fused=fused)
+        (first, *_) = model.parameters()
+
+        def watch(step):
+            before = first.detach().clone()
+            rate = optimizer.param_groups[0]["lr"]
+            assert rate == small_settings().learning_rate(step)
+
+            def after():
+                seen.append((step, first.grad is not None, bool((first != before).any())))
+
+            return after if step % 2 else None
+
+        settings = small_settings()
+        train(settings, model=model, optimizer=optimizer, data=data, runtime=runtime, watch=watch)
+    assert seen == [(step, True, True) for step in range(1, STEPS + 1, 2)]
+    assert_identical(weights(plain), model.state_dict())
+
+
 def test_a_recorder_that_is_an_empty_list_is_a_recorder(data):
     class Rows(list):
         def resume(self, step):
