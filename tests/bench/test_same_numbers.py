@@ -24,6 +24,7 @@ def files(tmp_path):
     return write
 
 
+@pytest.mark.slow
 def test_every_step_is_recorded_in_both_ways(tmp_path, monkeypatch):
     tokens = np.arange(400, dtype="<u2") % 7
     for split in ("train", "val"):

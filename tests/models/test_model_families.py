@@ -121,6 +121,7 @@ def test_a_dense_model_compiles_without_a_break(small, batch):
     torch.testing.assert_close(compiled(tokens, targets).loss, module(tokens, targets).loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen3_30b_a3b", "deepseek_v2_lite"])
 def test_a_mixture_of_experts_runs_under_compile(small, batch, name):
     module = small(name, layers=2, experts=4, experts_per_token=2)
@@ -131,6 +132,7 @@ def test_a_mixture_of_experts_runs_under_compile(small, batch, name):
     torch.testing.assert_close(out.aux, expected.aux)
 
 
+@pytest.mark.slow
 def test_imports_stay_narrow():
     """Naming the package costs no torch; building a family imports no other."""
     script = """

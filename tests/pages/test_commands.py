@@ -30,6 +30,7 @@ sys.exit(plot(["all", *arguments]) or table(["all", *arguments]))
 """
 
 
+@pytest.mark.slow
 def test_everything_is_made_without_torch(world):
     """All figures and tables, from logs alone, in one process that cannot import torch."""
     world.add("small", {"model": "gpt2_small"}, losses=(3.0, 3.1))

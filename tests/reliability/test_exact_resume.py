@@ -30,7 +30,10 @@ CASES = [
     pytest.param((*GPT2, "optimizer=powerstep_int8", "precision=bf16"), id="gpt2-bf16"),
     pytest.param((*GPT2, *HYBRID[:-1]), id="gpt2-hybrid"),
     pytest.param((*MOE, *HYBRID), id="moe-hybrid"),
-    *(pytest.param((*MOE, f"optimizer={name}"), id=f"moe-{name}") for name in names()),
+    *(
+        pytest.param((*MOE, f"optimizer={name}"), id=f"moe-{name}", marks=pytest.mark.slow)
+        for name in names()
+    ),
 ]
 
 

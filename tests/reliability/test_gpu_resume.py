@@ -44,6 +44,7 @@ def test_killed_on_a_card_and_compiled_again(harness, tmp_path, optimizer, cold)
     assert not killed_and_resumed(harness, (*RUN, *CARD, f"optimizer={optimizer}"), accident)
 
 
+@pytest.mark.slow
 def test_the_same_without_a_card(harness):
     """Not compiled: what the test above does is right where no card shows it."""
     assert not killed_and_resumed(harness, (*RUN, "device=cpu", "optimizer=powerstep_int8"))

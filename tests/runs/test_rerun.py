@@ -92,6 +92,7 @@ def test_a_recorded_config_starts_the_same_run_again(overrides):
     assert again["logger"]["name"] == "none"
 
 
+@pytest.mark.slow
 def test_trained_again_until_the_step_it_is_equal_and_keeps_its_schedule(tmp_path):
     """Two trainings of 20,000 planned steps, both stopped soon after the fifth."""
     text = tmp_path / "words.txt"

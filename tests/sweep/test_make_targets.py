@@ -101,6 +101,7 @@ def test_a_larger_set_of_packages_contains_the_smaller_ones(tmp_path):
     assert "--constraint requirements.lock" in locked
 
 
+@pytest.mark.slow
 def test_an_environment_that_holds_all_of_it_is_left_alone(tmp_path):
     """One that others use, too: neither their project nor the network is touched."""
     (tmp_path / "bin").mkdir()
