@@ -1,15 +1,17 @@
 """What an optimizer does to each kind of a model's parameters: a look at single steps."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from powerstep_repro.optim.base import BaseOptimizer
 from powerstep_repro.optim.kinds import parameter_kinds
 from powerstep_repro.optim.sharded import local, local_grad
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: Rows of the token embedding are seen often if they are of the most frequent tokens that make up
 #: this part of the corpus; the others, tokens that never occur among them, are seen seldom.
@@ -20,8 +22,10 @@ COUNTED = 2**27
 _FIRST = ("exp_avg", "momentum_buffer")
 
 
-def seen_often(tokens: np.ndarray, rows: int) -> np.ndarray:
+def seen_often(tokens: "np.ndarray", rows: int) -> "np.ndarray":
     """Say which token ids make up ``OFTEN`` of a corpus; tokens: (n,), returns (rows,) of bool."""
+    import numpy as np  # the optimizers themselves need torch alone
+
     counts: np.ndarray = np.zeros(rows, dtype=np.int64)
     for start in range(0, min(len(tokens), COUNTED), 2**24):
         part = tokens[start : start + 2**24]
@@ -57,7 +61,7 @@ class Mechanism:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         interval: int,
-        often: np.ndarray,
+        often: "np.ndarray",
         write: Callable[[list[dict[str, Any]]], None],
     ):
         self.model, self.optimizer, self.interval, self.write = model, optimizer, interval, write

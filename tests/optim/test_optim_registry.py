@@ -1,6 +1,7 @@
 """Optimizers by name, their configuration files, and their memory on paper and as measured."""
 
 import inspect
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,6 +30,12 @@ BYTES = {
     "stacey": 8,
     "stacey_released": 8,
 }
+
+
+def test_torch_alone_is_enough():
+    """Guards the extra ``optim``, which brings torch and nothing else."""
+    code = "import sys; sys.modules['numpy'] = None; import powerstep_repro.optim"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
 def test_names():
