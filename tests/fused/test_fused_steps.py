@@ -210,6 +210,7 @@ def test_infinity_and_nan(device, case):
             assert torch.equal(x.isinf(), y.isinf())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["powerstep", "int8 dynamic"])
 def test_two_hundred_steps_do_not_drift(device, case):
     """Errors of a step neither add up nor grow beyond what rounding explains."""

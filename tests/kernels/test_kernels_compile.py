@@ -10,9 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).with_name("compile_trainer_kernels.py")
 
 
+@pytest.mark.slow
 def test_they_compile_to_vector_accesses(tmp_path):
     path = os.pathsep.join([str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {

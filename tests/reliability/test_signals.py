@@ -95,6 +95,7 @@ def test_a_second_signal_stops_the_command_at_once(harness, whole):
     assert not differences(whole, left(harness.run()))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the job's process through /proc")
 def test_a_training_that_slurm_pre_empts_resumes_to_the_last_bit(harness, tmp_path, monkeypatch):
     """The train command itself, in a job of submitit's on this machine."""
