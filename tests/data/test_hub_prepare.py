@@ -314,19 +314,22 @@ def test_odd_paths_of_text_and_tokens(command, tmp_path, kind):
     ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
 def test_an_interrupted_preparation_leaves_nothing(offline, tmp_path, sent, code):
-    write_jsonl(tmp_path / "corpus" / "a.jsonl", ["some words to tokenize " * 50] * 40_000)
+    write_jsonl(tmp_path / "corpus" / "a.jsonl", ["some words to tokenize"] * 400)
+    program = (  # it says when the first file is written, and then takes its time
+        "import os, time; from powerstep_repro.errors import exit_on_user_error\n"
+        "from powerstep_repro.prepare import main\n"
+        "os.fsync = lambda file: (print('written', flush=True), time.sleep(60))\n"
+        "exit_on_user_error(main)"
+    )
     options = [f"id={tmp_path / 'corpus'}", "val_documents=1", "workers=2"]
-    command = [sys.executable, "-m", "powerstep_repro.prepare", "openwebtext", *options]
     process = subprocess.Popen(
-        [*command, f"data_dir={tmp_path / 'data'}"],
+        [sys.executable, "-c", program, "openwebtext", *options, f"data_dir={tmp_path / 'data'}"],
         env=offline,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    while not list((tmp_path / "data").glob(".*/new/train.bin")):
-        assert process.poll() is None
-        time.sleep(0.01)
+    assert process.stdout.readline() == b"written\n"
     for _ in range(5):  # Python loses what a handler raises while it cleans up after an object
         if sent == signal.SIGINT:  # as Ctrl-C does: to the whole group
             os.killpg(process.pid, sent)
