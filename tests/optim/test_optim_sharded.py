@@ -23,6 +23,9 @@ if not dist.is_available():
 import sharded_worker
 from torch.distributed.tensor import DTensor
 
+# A world is started once for all of its checks, so they stay in one process of the tests'.
+pytestmark = pytest.mark.xdist_group("ranks")
+
 # A rule with and without a list form, one and two moments, each 8-bit code; "slow" has the rest.
 CORE = ["adamw_int8", "powerstep", "powerstep_int8", "powerstep_int8_released", "stacey"]
 CORE += [sharded_worker.HYBRID]
