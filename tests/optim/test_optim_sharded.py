@@ -49,7 +49,7 @@ def run_world(folder: Path, world: int, chosen: list[str]) -> dict[str, str]:
             )
     try:
         for rank in ranks:
-            rank.wait(timeout=900)
+            rank.wait(timeout=2400)  # four ranks on two cores take minutes
     finally:
         for rank in ranks:
             rank.kill()
